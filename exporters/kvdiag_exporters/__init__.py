@@ -1,0 +1,1 @@
+"""The sidecar: metric catalogue, collectors, HTTP endpoint and trace-bundle recorder."""

@@ -1,0 +1,1 @@
+"""TTFT variance to causes: pure numerics, no I/O."""

@@ -1,0 +1,1 @@
+"""One .py and one .md per check, found by walking this folder; a check never does I/O."""

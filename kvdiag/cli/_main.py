@@ -1,0 +1,80 @@
+"""Build the application, run it, and end every failure in one line and the documented exit code."""
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import kvdiag
+import kvdiag.cli
+from kvdiag.cli._output import configure_logging
+from kvdiag.errors import KvdiagError
+from kvdiag.model.exit_code import ExitCode
+
+_EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {code.meaning}" for code in ExitCode)
+
+
+def build_app() -> typer.Typer:
+    """Return the typer application with every command of this folder; imports no optional dependency."""
+    app = typer.Typer(
+        name="kvdiag",
+        help="Why time-to-first-token varies when KV caches move between prefill and decode, proved with numbers.",
+        epilog=_EPILOG,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for module_info in sorted(pkgutil.iter_modules(kvdiag.cli.__path__), key=lambda info: info.name):
+        if not module_info.name.startswith("_"):
+            importlib.import_module(f"kvdiag.cli.{module_info.name}").register(app)
+    return app
+
+
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    verbose: int = typer.Option(0, "--verbose", "-v", count=True, help="Log more to standard error; twice for debug."),
+) -> None:
+    if version:
+        sys.stdout.write(f"kvdiag {kvdiag.__version__}\n")
+        raise typer.Exit(0)
+    configure_logging(verbose)
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: of this process) and return the exit code; never lets a traceback out."""
+    try:
+        result = build_app()(args=arguments, standalone_mode=False, prog_name="kvdiag")
+    except KvdiagError as error:
+        return _fail(str(error), error.exit_code)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "kvdiag"
+        describe = getattr(error, "format_message", error.__str__)
+        return _fail(f"{describe()} (see {where} --help)", ExitCode.USAGE)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is left to say, and the interpreter must not say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.PASSED
+    except Exception as error:
+        if os.environ.get("KVDIAG_DEBUG"):
+            raise
+        return _fail(
+            f"internal error: {type(error).__name__}: {error} (a defect in kvdiag; KVDIAG_DEBUG=1 shows where)",
+            ExitCode.INTERNAL,
+        )
+    return int(result) if isinstance(result, int) else ExitCode.PASSED
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"kvdiag: error: {' '.join(text.split())}\n")
+    return code

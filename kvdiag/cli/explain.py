@@ -1,0 +1,38 @@
+"""`kvdiag explain CODE`: the check's own page."""
+
+import typer
+
+from kvdiag.cli._output import stdout
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(explain)
+
+
+def explain(
+    code: str = typer.Argument(metavar="CODE", help="A check's code as findings print it, for example GID001."),
+) -> None:
+    """Print a check's own page: what it finds, why it matters, how to confirm it, what to do.
+
+    Example: kvdiag explain GID001
+    """
+    from importlib import resources
+
+    from rich.markdown import Markdown
+
+    from kvdiag.errors import UsageError
+
+    pages = {
+        page.name.partition("_")[0].upper(): page
+        for page in resources.files("kvdiag.checks").iterdir()
+        if page.name.endswith(".md")
+    }
+    page = pages.get(code.upper())
+    if page is None:
+        raise UsageError(f"CODE: no check is called {code!r}; known: {', '.join(sorted(pages))}")
+    text = page.read_text()
+    console = stdout()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        console.print(text, markup=False)

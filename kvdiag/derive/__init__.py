@@ -1,0 +1,1 @@
+"""Pure functions on snapshots and records: rates, units, quantiles, joins."""

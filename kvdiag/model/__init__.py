@@ -1,0 +1,1 @@
+"""Frozen, typed data; imports nothing else from kvdiag."""

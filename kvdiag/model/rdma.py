@@ -1,0 +1,85 @@
+"""RDMA devices, ports, GIDs and counters as sysfs shows them."""
+
+from dataclasses import dataclass
+
+from kvdiag.model.missing import Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """One used slot of a port's GID table; `gid` in compressed IPv6 text, `netdev` the interface behind it."""
+
+    index: int
+    gid: str
+    type: str | Missing
+    netdev: str | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """`state` and `phys_state` without their number ("ACTIVE", "LinkUp"); `rate_gbps` in 10^9 bit/s."""
+
+    device: str
+    number: int
+    state: str | Missing
+    phys_state: str | Missing
+    link_layer: str | Missing
+    rate_gbps: float | Missing
+    rate_text: str | Missing
+    lid: int | Missing
+    gids: tuple[Gid, ...] | Missing
+
+    @property
+    def name(self) -> str:
+        """`device/port`, as every message names a port."""
+        return f"{self.device}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """`driver` is the kernel driver behind the device link (never guessed from the name); `uverbs` the node's name."""
+
+    name: str
+    driver: str | Missing
+    node_type: str | Missing
+    node_guid: str | Missing
+    sys_image_guid: str | Missing
+    fw_ver: str | Missing
+    hca_type: str | Missing
+    board_id: str | Missing
+    numa_node: int | Missing
+    pci_address: str | Missing
+    is_vf: bool
+    uverbs: str | Missing
+    ports: tuple[Port, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevices:
+    """Every device of /sys/class/infiniband, sorted by name; empty where the class exists and holds none."""
+
+    devices: tuple[RdmaDevice, ...]
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Every port of every device, in order."""
+        return tuple(port for device in self.devices for port in device.ports)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortCounters:
+    """Raw values by file name: `counters` (PMA; *_data in 4-byte words) and `hw_counters` (driver's own names).
+
+    `unreadable` holds, by `counters/NAME` or `hw_counters/NAME`, why a present file gave no number.
+    """
+
+    device: str
+    port: int
+    counters: dict[str, int]
+    hw_counters: dict[str, int]
+    unreadable: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaCounters:
+    ports: tuple[PortCounters, ...]

@@ -1,0 +1,1 @@
+"""Active measurements: RDMA and TCP probes, and the workload of the demonstration."""
