@@ -16,6 +16,9 @@ from kvdiag.model.exit_code import ExitCode
 
 _EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {code.meaning}" for code in ExitCode)
 
+_INTERRUPTED = 130
+"""128 + SIGINT, as shells expect; typer turns KeyboardInterrupt into it."""
+
 
 def build_app() -> typer.Typer:
     """Return the typer application with every command of this folder; imports no optional dependency."""
@@ -44,7 +47,7 @@ def _root(
         raise typer.Exit(0)
     configure_logging(verbose)
     if context.invoked_subcommand is None:
-        sys.stderr.write(context.get_help() + "\n")
+        context.get_help()  # typer's rich help prints itself
         raise typer.Exit(ExitCode.USAGE)
 
 
@@ -59,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = context.command_path if context else "kvdiag"
         describe = getattr(error, "format_message", error.__str__)
         return _fail(f"{describe()} (see {where} --help)", ExitCode.USAGE)
-    except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+    except typer.Abort:
+        return _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is left to say, and the interpreter must not say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"internal error: {type(error).__name__}: {error} (a defect in kvdiag; KVDIAG_DEBUG=1 shows where)",
             ExitCode.INTERNAL,
         )
+    if result == _INTERRUPTED:
+        return _fail("interrupted", _INTERRUPTED)
     return int(result) if isinstance(result, int) else ExitCode.PASSED
 
 

@@ -1,0 +1,58 @@
+# The two commands of the README are `make demo` and `make test`; both install what they need on Debian 12.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NIXL := nixl-cu12==1.5.1
+# Programs the tests run: the lab's own list, a real Prometheus, and a compiler-free everything else.
+TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus
+
+.PHONY: demo test test-fast lint lab-shell bench format schemas clean
+
+demo: $(VENV)/.demo
+	$(BIN)/kvdiag demo --fault random
+
+test: $(VENV)/.dev lint
+	./tools/apt-install $(TEST_PACKAGES)
+	$(BIN)/pytest
+
+test-fast: $(VENV)/.dev
+	$(BIN)/pytest -m "not component and not lab"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m kvdiag.schemas --check
+
+lab-shell: $(VENV)/.dev
+	./tools/apt-install $(TEST_PACKAGES)
+	$(BIN)/python tests/lab/shell.py $(LAB_ARGS)
+
+bench: $(VENV)/.dev
+	./tools/apt-install $(TEST_PACKAGES)
+	$(BIN)/python benchmarks/perftest_compare.py
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schemas: $(VENV)/.dev
+	$(BIN)/python -m kvdiag.schemas
+
+clean:
+	rm -rf $(VENV) .lab build dist kvdiag-demo .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	./tools/make-venv $(PYTHON) $(VENV)
+
+# NIXL's wheel asks for torch, which it does not need on a CPU: it is installed without its dependencies.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[probes,exporter,analysis]'
+	$(BIN)/pip install --quiet --no-deps '$(NIXL)' || echo 'note: no NIXL wheel for this platform; the demo will use the TCP transport' >&2
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[probes,exporter,analysis,dev]'
+	$(BIN)/pip install --quiet --no-deps '$(NIXL)'
+	touch $@

@@ -1,0 +1,23 @@
+"""Rules for the whole suite: on CI nothing is skipped that CI can run."""
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+HARDWARE = "needs hardware: "
+"""A skip reason starts with this where no machine without that hardware can run the test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if HARDWARE not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"skipped on CI, where it has to run: {reason}"
+    return report
