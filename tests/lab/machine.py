@@ -1,0 +1,217 @@
+"""One virtual machine that shares the host's root file system, read only."""
+
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tests.lab.image import REPOSITORY, Image, LabError
+from tests.lab.process import Channel, CommandFailedError, MachineLostError, Process, Result
+from tests.lab.qmp import Monitor
+
+__all__ = ["BOOT_LIMIT_S", "Cable", "Machine"]
+
+BOOT_LIMIT_S = 120.0
+_CONSOLE_LINES = 15
+_NETDEV = "wire"
+# No AVX: TCG emulates it slowly. x86-64-v2, which numpy's wheels need, is Nehalem.
+_CPU = "Nehalem,+rdrand"
+_KERNEL_LINE = (
+    "console=ttyS0 loglevel=5 panic=-1 oops=panic reboot=t tsc=reliable no_timer_check mitigations=off nokaslr "
+    "audit=0 cryptomgr.notests lsm= random.trust_cpu=on net.ifnames=0"
+)
+
+
+@dataclass(frozen=True)
+class Cable:
+    """One end of a cable between two machines: its two unix datagram sockets, and this end's addresses."""
+
+    here: Path
+    there: Path
+    mac: str
+    address: str
+
+
+class Machine:
+    """A virtual machine; its processes see the host's files (not later changes to them) and write to memory only.
+
+    `wire` is a cable to another machine, "veth" for two rxe devices joined inside this one, or "none".
+    """
+
+    def __init__(self, name: str, image: Image, logs: Path, wire: Cable | str = "none", memory_mib: int = 1536) -> None:
+        self.name = name
+        self.console = logs / f"{name}.console.log"
+        self._image = image
+        self._logs = logs
+        self._wire = wire
+        self._memory_mib = memory_mib
+        self._qemu: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._monitor: Monitor | None = None
+
+    def start(self) -> None:
+        """Start booting, and return at once; call it from a thread that outlives the machine (usually the main one)."""
+        if self._qemu:
+            raise LabError(f"machine {self.name} was started before")
+        self._logs.mkdir(parents=True, exist_ok=True)
+        agent, agent_end = socket.socketpair()
+        monitor, monitor_end = socket.socketpair()
+        with agent_end, monitor_end, self.console.open("ab") as console:
+            # The kernel kills QEMU when the thread that started it dies, however that comes.
+            self._qemu = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *self._command(agent_end.fileno(), monitor_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                pass_fds=(agent_end.fileno(), monitor_end.fileno()),
+                start_new_session=True,
+            )
+        self._channel = Channel(agent, self._lost)
+        self._monitor = Monitor(monitor)
+
+    def wait_ready(self, timeout_s: float = BOOT_LIMIT_S) -> None:
+        """Wait until the machine takes commands; raises MachineLostError past the limit."""
+        self._open_channel().await_ready(timeout_s)
+
+    def restart(self) -> None:
+        """Boot again, after kill() or not; what was written in the machine is gone."""
+        self.kill()
+        self.start()
+        self.wait_ready()
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        timeout_s: float = 60.0,
+        *,
+        check: bool = False,
+        folder: str | Path = REPOSITORY,
+        environment: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run a command (a string goes to bash) to its end; what it leaves running is killed.
+
+        Raises CommandTimeoutError past the limit, CommandFailedError if `check` and the status is not 0, and
+        MachineLostError.
+        """
+        result = self.spawn(command, folder=folder, environment=environment, stdin=False).wait(timeout_s)
+        if check and result.rc:
+            raise CommandFailedError(f"{command!r} ended with {result.rc}: {result.stderr or result.stdout}", result)
+        return result
+
+    def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        folder: str | Path = REPOSITORY,
+        environment: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        terminal: tuple[int, int] | None = None,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> Process:
+        """Start a command in the background; `stdin` leaves its input open, `terminal` (rows, columns) gives it one.
+
+        Raises MachineLostError.
+        """
+        process = self._open_channel().start(command, str(folder), environment or {}, terminal, on_output)
+        if not stdin and not terminal:
+            process.close_input()
+        return process
+
+    def put(self, content: bytes | Path, path: str) -> None:
+        """Write bytes, or a host's file, to a file in the machine; raises CommandFailedError or MachineLostError."""
+        data = content.read_bytes() if isinstance(content, Path) else content
+        process = self.spawn(f"cat > {shlex.quote(path)}", stdin=True)
+        process.write(data)
+        process.close_input()
+        result = process.wait(120)
+        if result.rc:
+            raise CommandFailedError(f"cannot write {path} in {self.name}: {result.stderr}", result)
+
+    def get(self, path: str) -> bytes:
+        """Return the bytes of a file in the machine; raises CommandFailedError or MachineLostError."""
+        process = self.spawn(["cat", path])
+        result = process.wait(120)
+        if result.rc:
+            raise CommandFailedError(f"cannot read {path} in {self.name}: {result.stderr}", result)
+        return process.stdout
+
+    def set_link(self, up: bool) -> None:
+        """Plug or pull this machine's end of the cable: its own port sees it at once; raises LabError."""
+        if self._monitor is None or not isinstance(self._wire, Cable):
+            raise LabError(f"machine {self.name} has no cable")
+        self._monitor.execute("set_link", name=_NETDEV, up=up)
+
+    def kill(self) -> None:
+        """Stop the machine without warning, as a power failure does."""
+        if self._qemu:
+            self._qemu.kill()
+            self._qemu.wait()
+            self._qemu = None
+        if self._channel:
+            self._channel.close()
+            self._channel = None
+        if self._monitor:
+            self._monitor.close()
+            self._monitor = None
+
+    def close(self) -> None:
+        """Save the kernel's log beside the console's, then stop the machine."""
+        try:
+            if self._qemu and self._qemu.poll() is None and self._open_channel().ready:
+                log = self.run(["dmesg"], timeout_s=10).stdout
+                (self._logs / f"{self.name}.dmesg.log").write_text(log)
+        except LabError:
+            pass  # a machine that hangs has its console's log
+        finally:
+            self.kill()
+
+    def __enter__(self) -> "Machine":
+        """Boot."""
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.close()
+
+    def _command(self, agent: int, monitor: int) -> list[str]:
+        qemu = shutil.which("qemu-system-x86_64") or "qemu-system-x86_64"
+        wire = self._wire.address if isinstance(self._wire, Cable) else self._wire
+        line = f"{_KERNEL_LINE} lab_host={self.name} lab_wire={wire}"
+        command = [qemu, "-name", f"kvdiag-lab-{self.name}", "-nodefaults", "-no-user-config", "-no-reboot"]
+        command += ["-display", "none", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", _CPU, "-smp", "1"]
+        command += ["-m", str(self._memory_mib), "-kernel", str(self._image.kernel)]
+        command += ["-initrd", str(self._image.initramfs), "-append", line, "-serial", "stdio"]
+        command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent}"]
+        command += ["-device", "virtserialport,chardev=agent,name=lab.agent"]
+        command += ["-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control"]
+        command += ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]
+        command += ["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
+        if isinstance(self._wire, Cable):
+            here, there, mac = self._wire.here, self._wire.there, self._wire.mac
+            sockets = f"local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
+            command += ["-netdev", f"dgram,id={_NETDEV},{sockets}"]
+            # An rxe port takes the largest RDMA MTU, 4096, that fits the network device's.
+            command += ["-device", f"virtio-net-pci,netdev={_NETDEV},mac={mac},host_mtu=4200,romfile="]
+        return command
+
+    def _open_channel(self) -> Channel:
+        if self._channel is None:
+            raise MachineLostError(f"machine {self.name} is not running")
+        return self._channel
+
+    def _lost(self, what: str) -> MachineLostError:
+        tail = self.console.read_text(errors="replace").splitlines()[-_CONSOLE_LINES:]
+        text = "\n  ".join(tail) or "(nothing)"
+        return MachineLostError(f"machine {self.name}: {what}; end of {self.console}:\n  {text}")
