@@ -7,7 +7,9 @@ from kvdiag.model.missing import Missing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gid:
-    """One used slot of a port's GID table; `gid` in compressed IPv6 text, `netdev` the interface behind it."""
+    """One used slot of a port's GID table; `gid` in compressed IPv6 text (IPv4-mapped: ::ffff:192.0.2.1), `netdev` the
+    interface behind it.
+    """
 
     index: int
     gid: str
@@ -37,9 +39,14 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """`driver` is the kernel driver behind the device link (never guessed from the name); `uverbs` the node's name."""
+    """`driver` is the kernel driver behind the device link (never guessed from the name); `uverbs` the node's name.
+
+    `sysfs_path` is where the class link leads; Missing where its target is absent, as in a container without
+    /sys/devices: then every other attribute is Missing too and there are no ports.
+    """
 
     name: str
+    sysfs_path: str | Missing
     driver: str | Missing
     node_type: str | Missing
     node_guid: str | Missing
@@ -56,7 +63,9 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevices:
-    """Every device of /sys/class/infiniband, sorted by name; empty where the class exists and holds none."""
+    """Every device of /sys/class/infiniband, sorted by name; empty where the kernel has no RDMA device or no such
+    class, Missing where sysfs itself cannot be seen.
+    """
 
     devices: tuple[RdmaDevice, ...]
 
@@ -70,7 +79,8 @@ class RdmaDevices:
 class PortCounters:
     """Raw values by file name: `counters` (PMA; *_data in 4-byte words) and `hw_counters` (driver's own names).
 
-    `unreadable` holds, by `counters/NAME` or `hw_counters/NAME`, why a present file gave no number.
+    `unreadable` holds, by `counters/NAME` or `hw_counters/NAME`, why a present file gave no number, and by `counters`
+    or `hw_counters` why the whole folder could not be listed (rdma_rxe and EFA have no `counters`).
     """
 
     device: str

@@ -1,0 +1,106 @@
+"""Reading small files below an injected root: bounded, absence as Missing, reasons in the host's own paths."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvdiag.model.missing import Missing
+from kvdiag.sources.base import Context
+
+LIMIT_BYTES = 1 << 20
+"""Most that is read of one file; sysfs attributes end at 4 KiB, the longest procfs table of interest far below this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A host's file system seen through `root`; every path is given as on that host ("/sys/class/net").
+
+    A link that leads out of a copied tree is not followed: it would show this machine instead of that one.
+    """
+
+    root: Path
+
+    @classmethod
+    def of(cls, context: Context) -> "Tree":
+        return cls(context.root)
+
+    def local(self, path: str) -> Path:
+        """Return where the host's `path` lies on this machine; FileNotFoundError where a link leads out of the tree."""
+        local = self.root / path.lstrip("/")
+        if self.root != Path("/") and not Path(os.path.realpath(local)).is_relative_to(os.path.realpath(self.root)):
+            raise FileNotFoundError(2, "leads out of the tree", path)
+        return local
+
+    def read_text(self, path: str) -> str:
+        """Return the file's text (undecodable bytes replaced), at most LIMIT_BYTES of it; raises OSError."""
+        local = self.local(path)
+        if not stat.S_ISREG(local.stat().st_mode):
+            raise OSError(22, "not a regular file", path)
+        descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            parts = []
+            left = LIMIT_BYTES
+            while left > 0 and (part := os.read(descriptor, left)):
+                parts.append(part)
+                left -= len(part)
+        finally:
+            os.close(descriptor)
+        return b"".join(parts).decode(errors="replace")
+
+    def read(self, path: str) -> str | Missing:
+        """Return the file's text without surrounding white space, or why it cannot be read."""
+        try:
+            return self.read_text(path).strip()
+        except (OSError, ValueError) as error:
+            return reason(path, error)
+
+    def number(self, path: str, base: int = 10) -> int | Missing:
+        """Return the file's integer; `N/A` and other text are Missing with that text."""
+        text = self.read(path)
+        if isinstance(text, Missing):
+            return text
+        try:
+            return int(text, base)
+        except ValueError:
+            return Missing(f"{path} holds {text[:40]!r}, not a number")
+
+    def names(self, path: str) -> tuple[str, ...] | Missing:
+        """Return the sorted names in a directory, or why it cannot be listed."""
+        try:
+            return tuple(sorted(os.listdir(self.local(path))))  # noqa: PTH208  (names are wanted, not paths)
+        except (OSError, ValueError) as error:
+            return reason(path, error)
+
+    def exists(self, path: str) -> bool:
+        """Return whether the path leads to something; a dangling link and an unreachable folder do not."""
+        try:
+            return self.local(path).exists()
+        except (OSError, ValueError):
+            return False
+
+    def link(self, path: str) -> str | Missing:
+        """Return the last component of what a symbolic link points to; the target itself need not exist."""
+        try:
+            return Path(os.readlink(self.root / path.lstrip("/"))).name  # noqa: PTH115  (the target may dangle)
+        except (OSError, ValueError) as error:
+            return reason(path, error)
+
+    def resolve(self, path: str) -> str | Missing:
+        """Return the host's path with all links followed, or why it leads nowhere."""
+        try:
+            resolved = self.local(path).resolve(strict=True)
+            return "/" + str(resolved.relative_to(self.root.resolve()))
+        except (OSError, RuntimeError, ValueError) as error:
+            return reason(path, error)
+
+
+def reason(path: str, error: Exception) -> Missing:
+    """Return the Missing that names the host's path and the kernel's reason for not giving it."""
+    if isinstance(error, FileNotFoundError):
+        return Missing(f"{path} {'leads out of the tree' if error.filename == path else 'does not exist'}")
+    if isinstance(error, PermissionError):
+        return Missing(f"no permission to read {path}")
+    if isinstance(error, OSError):
+        return Missing(f"{path}: {error.strerror or error}")
+    return Missing(f"{path}: {error}")
