@@ -88,9 +88,14 @@ class Source(Protocol):
 
 
 def discover() -> tuple[Source, ...]:
-    """Return the SOURCE object of every module in this folder that has one, in the order of the module names."""
+    """Return the SOURCE object of every module in this folder that has one, in the order of the module names.
+
+    A module whose name starts with an underscore is part of another one and is not imported here.
+    """
     found = []
     for module_info in sorted(pkgutil.iter_modules(kvdiag.sources.__path__), key=lambda info: info.name):
+        if module_info.name.startswith("_"):
+            continue
         module = importlib.import_module(f"kvdiag.sources.{module_info.name}")
         source = getattr(module, "SOURCE", None)
         if source is not None:
