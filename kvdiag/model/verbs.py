@@ -1,0 +1,78 @@
+"""The user-space side of RDMA: provider libraries, the devices libibverbs lists, and the device nodes."""
+
+from dataclasses import dataclass
+
+from kvdiag.model.missing import Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbsProviders:
+    """`drivers` from *.driver files, `libraries` the provider files (libNAME-rdmavN.so) beside libibverbs.
+
+    `root` is where they were looked for: "/", or the root of the serving process ("/proc/PID/root").
+    """
+
+    root: str
+    drivers: tuple[str, ...] | Missing
+    libraries: tuple[str, ...] | Missing
+
+    def has(self, provider: str) -> bool | Missing:
+        """Return whether both the driver file and the library of a provider are there."""
+        if isinstance(self.drivers, Missing):
+            return self.drivers
+        if isinstance(self.libraries, Missing):
+            return self.libraries
+        return provider in self.drivers and any(name.startswith(f"lib{provider}-rdmav") for name in self.libraries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbsPort:
+    """`active_mtu` in bytes, Missing where the device could not be opened."""
+
+    number: int
+    active_mtu: int | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbsDevice:
+    name: str
+    ports: tuple[VerbsPort, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbsDevices:
+    """What libibverbs lists for the user that kvdiag runs as; `origin` names the program or file that said so."""
+
+    devices: tuple[VerbsDevice, ...]
+    origin: str
+
+    def active_mtu(self, device: str, port: int) -> int | Missing:
+        """Return the active MTU (bytes) of a port, or Missing with the reason."""
+        for listed in self.devices:
+            if listed.name == device:
+                for known in listed.ports:
+                    if known.number == port:
+                        return known.active_mtu
+        return Missing(f"{self.origin} shows no port {device}/{port}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A node of /dev/infiniband; `mode` the permission bits. `open_error` is "" where kvdiag could open it."""
+
+    name: str
+    mode: int | Missing
+    uid: int | Missing
+    gid: int | Missing
+    open_error: str | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNodes:
+    """Every node of /dev/infiniband, sorted by name; empty where the folder does not exist."""
+
+    nodes: tuple[DeviceNode, ...]
+
+    def named(self, name: str | Missing) -> DeviceNode | None:
+        """Return the node of that name, or None where there is none."""
+        return next((node for node in self.nodes if node.name == name), None)
