@@ -1,8 +1,5 @@
 """The lab's machines as pytest fixtures, booted once for a whole test run."""
 
-import os
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,28 +7,19 @@ import pytest
 
 from tests.lab import image, topology
 
-_KEPT_LOGS = 10
-
 
 @pytest.fixture(scope="session")
 def lab_image() -> image.Image:
-    """Return what the machines boot; skip with the reason where there can be no lab, but fail when CI is true."""
-    reason = image.missing_prerequisite()
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    if reason:
+    """Return what the machines boot; skip with the reason where there can be no lab."""
+    if reason := image.missing_prerequisite():
         pytest.skip(reason)
     return image.prepare()
 
 
 @pytest.fixture(scope="session")
 def lab_logs() -> Path:
-    """Return this run's folder for the machines' logs; the last ten runs' are kept."""
-    folder = image.cache_folder() / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.iterdir())[: -_KEPT_LOGS + 1]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    """Return this run's folder for the machines' consoles and kernel logs."""
+    return image.logs_folder()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from pathlib import Path
 
 from tests.lab.cpio import Archive
 
-__all__ = ["REPOSITORY", "Image", "LabError", "cache_folder", "missing_prerequisite", "prepare"]
+__all__ = ["REPOSITORY", "Image", "LabError", "cache_folder", "logs_folder", "missing_prerequisite", "prepare"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _GUEST = _HERE / "guest"
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+_OLD_LOGS = 9
 _KERNEL_METAPACKAGE = "linux-image-amd64"
 
 # Loaded by /init, in this order. rdma_rxe fails to load without a crc32 driver.
@@ -65,6 +67,8 @@ _PROGRAMS = {
     "ibv_devinfo": "ibverbs-utils",
     "ib_write_bw": "perftest",
     "dpkg-deb": "dpkg",
+    "apt-get": "apt",
+    "setpriv": "util-linux",
 }
 _FILES = {
     "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",
@@ -87,6 +91,15 @@ class Image:
 def cache_folder() -> Path:
     """Return the folder of everything the lab makes: KVDIAG_LAB_CACHE, or .lab beside pyproject.toml."""
     return Path(os.environ.get("KVDIAG_LAB_CACHE") or REPOSITORY / ".lab").resolve()
+
+
+def logs_folder() -> Path:
+    """Return a new folder for one run's logs; the nine runs before it keep theirs."""
+    above = cache_folder() / "logs"
+    above.mkdir(parents=True, exist_ok=True)
+    for old in sorted(above.iterdir())[:-_OLD_LOGS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return above / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def missing_prerequisite() -> str | None:
@@ -151,6 +164,8 @@ def _kernel_deb(package: str, cache: Path) -> Path:
     folder.mkdir(exist_ok=True)
     found = sorted(folder.glob(f"{package}_*.deb"))
     if not found:
+        for old in folder.glob("*.deb"):
+            old.unlink()
         hint = f"run apt-get update, or check that {package} can be downloaded"
         _output(["apt-get", "-qq", "download", package], hint, cwd=folder)
         found = sorted(folder.glob(f"{package}_*.deb"))

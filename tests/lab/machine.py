@@ -49,6 +49,7 @@ class Machine:
         self._logs = logs
         self._wire = wire
         self._memory_mib = memory_mib
+        self._console_start = 0
         self._qemu: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._monitor: Monitor | None = None
@@ -61,6 +62,7 @@ class Machine:
         agent, agent_end = socket.socketpair()
         monitor, monitor_end = socket.socketpair()
         with agent_end, monitor_end, self.console.open("ab") as console:
+            self._console_start = console.tell()
             # The kernel kills QEMU when the thread that started it dies, however that comes.
             self._qemu = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *self._command(agent_end.fileno(), monitor_end.fileno())],
@@ -97,9 +99,10 @@ class Machine:
         Raises CommandTimeoutError past the limit, CommandFailedError if `check` and the status is not 0, and
         MachineLostError.
         """
-        result = self.spawn(command, folder=folder, environment=environment, stdin=False).wait(timeout_s)
-        if check and result.rc:
-            raise CommandFailedError(f"{command!r} ended with {result.rc}: {result.stderr or result.stdout}", result)
+        process = self.spawn(command, folder=folder, environment=environment)
+        result = process.wait(timeout_s)
+        if check:
+            _check(process, result)
         return result
 
     def spawn(
@@ -127,16 +130,12 @@ class Machine:
         process = self.spawn(f"cat > {shlex.quote(path)}", stdin=True)
         process.write(data)
         process.close_input()
-        result = process.wait(120)
-        if result.rc:
-            raise CommandFailedError(f"cannot write {path} in {self.name}: {result.stderr}", result)
+        _check(process, process.wait(120))
 
     def get(self, path: str) -> bytes:
         """Return the bytes of a file in the machine; raises CommandFailedError or MachineLostError."""
         process = self.spawn(["cat", path])
-        result = process.wait(120)
-        if result.rc:
-            raise CommandFailedError(f"cannot read {path} in {self.name}: {result.stderr}", result)
+        _check(process, process.wait(120))
         return process.stdout
 
     def set_link(self, up: bool) -> None:
@@ -212,6 +211,13 @@ class Machine:
         return self._channel
 
     def _lost(self, what: str) -> MachineLostError:
-        tail = self.console.read_text(errors="replace").splitlines()[-_CONSOLE_LINES:]
-        text = "\n  ".join(tail) or "(nothing)"
-        return MachineLostError(f"machine {self.name}: {what}; end of {self.console}:\n  {text}")
+        lines = self.console.read_bytes()[self._console_start :].decode(errors="replace").splitlines()
+        panic = next((i for i, line in enumerate(lines) if "Kernel panic" in line), len(lines))
+        text = "\n  ".join(lines[max(0, panic - _CONSOLE_LINES) : panic + _CONSOLE_LINES]) or "(nothing)"
+        return MachineLostError(f"machine {self.name}: {what}; from {self.console}:\n  {text}")
+
+
+def _check(process: Process, result: Result) -> None:
+    if result.rc:
+        log = process.log()
+        raise CommandFailedError(f"{process.title!r} ended with {result.rc}: {log}", log, result.rc)

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from tests.lab.image import LabError
 
-__all__ = ["Channel", "CommandFailedError", "CommandTimeoutError", "MachineLostError", "Process", "Result"]
+__all__ = [
+    "Channel",
+    "CommandError",
+    "CommandFailedError",
+    "CommandTimeoutError",
+    "MachineLostError",
+    "Process",
+    "Result",
+]
 
 _HEADER = struct.Struct(">IcI")
 _INPUT_CHUNK = 32768
@@ -32,20 +40,21 @@ class MachineLostError(LabError):
     """The machine crashed, hung or was killed."""
 
 
-class CommandTimeoutError(LabError):
-    """A command ran past its limit and was killed."""
+class CommandError(LabError):
+    """A command did not do as it had to; `log` is what it printed, `rc` its exit status if it ended."""
 
-    def __init__(self, message: str, result: Result) -> None:
+    def __init__(self, message: str, log: str, rc: int | None) -> None:
         super().__init__(message)
-        self.result = result
+        self.log = log
+        self.rc = rc
 
 
-class CommandFailedError(LabError):
+class CommandTimeoutError(CommandError):
+    """A command ran past its limit."""
+
+
+class CommandFailedError(CommandError):
     """A command that had to succeed did not."""
-
-    def __init__(self, message: str, result: Result) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 class Process:
@@ -86,8 +95,9 @@ class Process:
         """Return the result; past the limit kill the command and raise CommandTimeoutError; raises MachineLostError."""
         if not self._await(lambda: self._rc is not None, timeout_s):
             self.kill()
-            raise CommandTimeoutError(f"{self.title!r} was killed after {timeout_s:g} s", self.result())
-        return self.result()
+            raise CommandTimeoutError(f"{self.title!r} was killed after {timeout_s:g} s", self.log(), self._rc)
+        assert self._rc is not None
+        return Result(self._rc, self.stdout.decode(errors="replace"), self.stderr.decode(errors="replace"))
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """Return the first match of a regular expression in the log, waiting for it up to the limit.
@@ -99,16 +109,15 @@ class Process:
             text = bytes(self._out[b"O"] + self._out[b"R"]).decode(errors="replace")
             return re.search(pattern, text, re.MULTILINE)
 
-        ended = self._await(lambda: found() is not None or self._rc is not None, timeout_s)
+        in_time = self._await(lambda: found() is not None or self._rc is not None, timeout_s)
         with self._channel.changed:
             match = found()
         if match:
             return match
-        if ended:
-            raise CommandFailedError(
-                f"{self.title!r} ended ({self._rc}) without {pattern!r}: {self.log()}", self.result()
-            )
-        raise CommandTimeoutError(f"{self.title!r} did not print {pattern!r} in {timeout_s:g} s", self.result())
+        log = self.log()
+        if in_time:
+            raise CommandFailedError(f"{self.title!r} ended ({self._rc}) without {pattern!r}: {log}", log, self._rc)
+        raise CommandTimeoutError(f"{self.title!r} printed no {pattern!r} in {timeout_s:g} s: {log}", log, None)
 
     def kill(self, signal: int = signals.SIGKILL) -> None:
         """Send a signal: SIGKILL to the command and all it started (returns when it is gone), others to its group."""
@@ -131,12 +140,6 @@ class Process:
     def resize(self, rows: int, columns: int) -> None:
         """Tell the size of the terminal to a command spawned with one."""
         self._channel.send(self._number, b"W", json.dumps([rows, columns]).encode())
-
-    def result(self) -> Result:
-        """Return what is known now; rc is -1 while the command runs."""
-        with self._channel.changed:
-            out, err = (bytes(self._out[kind]).decode(errors="replace") for kind in (b"O", b"R"))
-            return Result(-1 if self._rc is None else self._rc, out, err)
 
     def receive(self, kind: bytes, payload: bytes) -> None:
         """Take a frame from the machine; called by the channel."""

@@ -111,11 +111,10 @@ def main() -> int:
         parser.error("needs a terminal")
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGHUP, _end)
-    logs = image.cache_folder() / "logs" / f"shell-{os.getpid()}"
     try:
         _write(b"Booting ...\n")
         made = image.prepare()
-        with (topology.pair if chosen.pair else topology.node)(made, logs) as wire:
+        with (topology.pair if chosen.pair else topology.node)(made, image.logs_folder()) as wire:
             machines = [wire.a.machine, wire.b.machine] if chosen.pair else [wire.a.machine]
             _write(f"{_PAIR_TEXT if chosen.pair else _NODE_TEXT}\n".encode())
             Session(machines).run()
