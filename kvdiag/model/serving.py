@@ -6,7 +6,7 @@ from typing import Literal
 from kvdiag.model.missing import Missing
 
 ENVIRONMENT_NAMES = frozenset(
-    [
+    (
         "FI_EFA_USE_DEVICE_RDMA",
         "FI_PROVIDER",
         "MC_ENABLE_PARALLEL_REG_MR",
@@ -47,7 +47,7 @@ ENVIRONMENT_NAMES = frozenset(
         "VLLM_NIXL_ABORT_REQUEST_TIMEOUT",
         "VLLM_NIXL_SIDE_CHANNEL_HOST",
         "VLLM_NIXL_SIDE_CHANNEL_PORT",
-    ]
+    )
 )
 """The only variables ever read out of an environment: environments hold secrets, so names are listed, not matched."""
 

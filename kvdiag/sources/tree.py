@@ -11,6 +11,8 @@ from kvdiag.sources.base import Context
 LIMIT_BYTES = 1 << 20
 """Most that is read of one file; sysfs attributes end at 4 KiB, the longest procfs table of interest far below this."""
 
+_OUTSIDE = "leads out of the tree"
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
@@ -29,7 +31,7 @@ class Tree:
         """Return where the host's `path` lies on this machine; FileNotFoundError where a link leads out of the tree."""
         local = self.root / path.lstrip("/")
         if self.root != Path("/") and not Path(os.path.realpath(local)).is_relative_to(os.path.realpath(self.root)):
-            raise FileNotFoundError(2, "leads out of the tree", path)
+            raise FileNotFoundError(2, _OUTSIDE, path)
         return local
 
     def read_text(self, path: str) -> str:
@@ -98,7 +100,7 @@ class Tree:
 def reason(path: str, error: Exception) -> Missing:
     """Return the Missing that names the host's path and the kernel's reason for not giving it."""
     if isinstance(error, FileNotFoundError):
-        return Missing(f"{path} {'leads out of the tree' if error.filename == path else 'does not exist'}")
+        return Missing(f"{path} {_OUTSIDE if error.strerror == _OUTSIDE else 'does not exist'}")
     if isinstance(error, PermissionError):
         return Missing(f"no permission to read {path}")
     if isinstance(error, OSError):

@@ -1,0 +1,49 @@
+"""The output of a program: run with a time limit when live, read from `commands/NAME.txt` in a copied tree."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvdiag.model.missing import Missing
+from kvdiag.sources.base import Context
+from kvdiag.sources.tree import Tree
+
+TIMEOUT_S = 10.0
+"""Long enough for ucx_info on a node with 16 NICs and 8 GPUs, short enough for a prolog script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """`origin` is the program's path, or the file's path as in the tree."""
+
+    text: str
+    origin: str
+
+
+def output(context: Context, name: str, command: Sequence[str]) -> Output | Missing:
+    """Return what `command` prints, or why it gave nothing; a failing exit status is a reason too."""
+    if not context.live:
+        path = f"/commands/{name}.txt"
+        text = Tree.of(context).read(path)
+        return text if isinstance(text, Missing) else Output(text, path)
+    program = shutil.which(command[0])
+    if program is None:
+        return Missing(f"{command[0]} is not installed")
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired:
+        return Missing(f"{shown} did not end within {TIMEOUT_S:.0f} s")
+    if done.returncode != 0:
+        said = " ".join(done.stderr.decode(errors="replace").split())[:200]
+        return Missing(f"{shown} ended with status {done.returncode}: {said or 'it said nothing'}")
+    return Output(done.stdout.decode(errors="replace"), program)
