@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import kvdiag.checks
-from kvdiag.model.finding import Finding
+from kvdiag.model.finding import Finding, Severity
 from kvdiag.model.snapshot import Snapshot
 
 
@@ -51,11 +51,17 @@ Outcome = Passed | Failed | NotApplicable | NotObservable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`code` is stable and starts the file's name in lower case; `title` says in a few words what must hold."""
+    """`code` is stable and starts the file's name in lower case; `title` says in a few words what must hold.
+
+    A finding of this check is shown below one of a check in `explained_by`, and those of a check in `explains` below
+    one of this check, where both concern the same host and device. Either file may say so; codes need not exist yet.
+    """
 
     code: str
     title: str
     run: Callable[[Hosts], Outcome]
+    explains: tuple[str, ...] = ()
+    explained_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +84,24 @@ def discover() -> tuple[Check, ...]:
 
 
 def run(hosts: Hosts, checks: Iterable[Check] | None = None) -> tuple[Judged, ...]:
-    """Run every check (default: all that `discover` finds) on the hosts, in the order of their codes."""
-    return tuple(Judged(check, check.run(hosts)) for check in (discover() if checks is None else checks))
+    """Run every check (default: all that `discover` finds) on the hosts, in the order of their codes.
+
+    A check that raises hides no other: that it could not be run becomes its finding.
+    """
+    return tuple(Judged(check, _run(check, hosts)) for check in (discover() if checks is None else checks))
+
+
+def _run(check: Check, hosts: Hosts) -> Outcome:
+    try:
+        return check.run(hosts)
+    except Exception as error:
+        finding = Finding(
+            code=check.code,
+            severity=Severity.WARNING,
+            subject="kvdiag",
+            summary=f"this check could not be run: {type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            evidence=(),
+            action="this is a defect in kvdiag: report it with the output of --format json",
+            host=hosts.local.host,
+        )
+        return Failed((finding,))

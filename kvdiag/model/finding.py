@@ -27,7 +27,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`code` names the check, `subject` the thing judged (device/port, process, variable)."""
+    """`code` names the check, `subject` the thing judged (device/port, process, variable).
+
+    `devices` are the RDMA devices it concerns; empty means the whole host.
+    """
 
     code: str
     severity: Severity
@@ -36,6 +39,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     action: str
     host: str = ""
+    devices: tuple[str, ...] = ()
 
     @property
     def sort_key(self) -> tuple[int, str, str, str, str]:

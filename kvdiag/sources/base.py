@@ -118,3 +118,5 @@ def _read(source: Source, context: Context) -> object:
         return Missing(f"no permission to read {error.filename}")
     except OSError as error:
         return Missing(f"{error.filename or type(source).__name__}: {error.strerror or error}")
+    except (ValueError, LookupError, RecursionError) as error:  # text that no kernel or program was seen to write
+        return Missing(f"{type(source).__name__} cannot read this host: {type(error).__name__}: {error}")

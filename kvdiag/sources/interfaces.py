@@ -51,7 +51,7 @@ def _addresses(tree: Tree) -> dict[str, tuple[str, ...]]:
 
 
 def _ipv4(tree: Tree) -> list[tuple[str, str]]:
-    """Return (interface, address): fib_trie lists the host's addresses, the longest route to one names its interface."""
+    """Return (interface, address): fib_trie lists the host's addresses, the longest route to one its interface."""
     trie = present(tree.read("/proc/net/fib_trie")) or ""
     routes = []
     for line in (present(tree.read("/proc/net/route")) or "").splitlines()[1:]:

@@ -1,0 +1,72 @@
+"""Ports, cards and GIDs of a host: which carry traffic, which belong together, which reach another host."""
+
+import ipaddress
+from collections.abc import Iterable
+
+from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import Gid, Port, RdmaDevice, RdmaDevices
+
+SOFTWARE_DRIVERS = frozenset({"rdma_rxe", "siw"})
+"""Drivers without hardware: no GPU memory, no offload, no path of their own."""
+
+
+def attribute(port: Port, name: str) -> str:
+    """Return the sysfs path of a port's attribute, as evidence names it."""
+    return f"/sys/class/infiniband/{port.device}/ports/{port.number}/{name}"
+
+
+def active_ports(devices: RdmaDevices) -> tuple[Port, ...]:
+    """Return the ports in state ACTIVE, in order."""
+    return tuple(port for port in devices.ports if port.state == "ACTIVE")
+
+
+def is_roce(device: RdmaDevice, port: Port) -> bool:
+    """Return whether a port speaks RoCE: Ethernet that is not iWARP (node type RNIC)."""
+    return port.link_layer == "Ethernet" and device.node_type != "RNIC"
+
+
+def device_of(devices: RdmaDevices, port: Port) -> RdmaDevice:
+    """Return the device that a port belongs to."""
+    return next(device for device in devices.devices if device.name == port.device)
+
+
+def card(device: RdmaDevice) -> str:
+    """Return what the devices of one card share: the system image GUID, else the PCI slot, else the device's name.
+
+    The ports of a dual-port card are two PCI functions with one system image GUID; virtual machines may zero it.
+    """
+    guid = device.sys_image_guid
+    if isinstance(guid, str) and guid.strip("0:"):
+        return guid
+    address = device.pci_address
+    return device.name if isinstance(address, Missing) else address.rpartition(".")[0]
+
+
+def model(device: RdmaDevice) -> tuple[str, ...]:
+    """Return what cards of one make share: the board id with the card type, else the driver."""
+    known = tuple(value for value in (device.hca_type, device.board_id) if isinstance(value, str))
+    if known:
+        return known
+    return () if isinstance(device.driver, Missing) else (device.driver,)
+
+
+def is_v2(gid: Gid) -> bool:
+    return isinstance(gid.type, str) and "v2" in gid.type
+
+
+def is_link_local(gid: Gid) -> bool:
+    return ipaddress.IPv6Address(gid.gid).is_link_local
+
+
+def routable_v2(port: Port) -> tuple[Gid, ...]:
+    """Return the RoCE v2 GIDs that other subnets can answer, IPv4-mapped ones first, then by index."""
+    gids = () if isinstance(port.gids, Missing) else port.gids
+    found = [gid for gid in gids if is_v2(gid) and not is_link_local(gid)]
+    return tuple(sorted(found, key=lambda gid: (ipaddress.IPv6Address(gid.gid).ipv4_mapped is None, gid.index)))
+
+
+def joined(names: Iterable[str], most: int = 8) -> str:
+    """Return names as one list for a message, cut after `most`."""
+    listed = list(names)
+    tail = [f"… {len(listed) - most} more"] if len(listed) > most else []
+    return ", ".join(listed[:most] + tail)
