@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from kvdiag.errors import UnavailableError, UsageError
+from kvdiag_probes import tcp_info
 
 Block = tuple[int, int, int]
 """(local offset, remote offset, length), bytes."""
@@ -210,6 +211,10 @@ class TcpInitiator:
             raise self._lost(error) from error
         if status != _OK:
             raise UnavailableError(f"{self.peer}: the target refused: {_REFUSALS.get(status, f'status {status}')}")
+
+    def moved_bytes(self) -> tuple[int, int]:
+        """Return (bytes the target acknowledged, bytes received) by the kernel's count, framing included."""
+        return tcp_info.moved_bytes(self._connection)
 
     def close(self) -> None:
         """Close the connection."""

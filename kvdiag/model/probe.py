@@ -1,0 +1,93 @@
+"""What `kvdiag probe bandwidth|latency` measured between two nodes, and the proof of what carried it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kvdiag.model.document import Document
+from kvdiag.model.finding import Evidence
+from kvdiag.model.measurement import Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """What was asked for; `iterations` or `duration_s` is None, whichever did not bound the run."""
+
+    kind: Literal["bandwidth", "latency"]
+    operation: Literal["write", "read"]
+    transport: Literal["rdma", "tcp"]
+    sizes: tuple[int, ...]
+    queue_depth: int
+    iterations: int | None
+    duration_s: float | None
+    warmup: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEnds:
+    """The peer's control address and host; device, port and GID at each end, and the path MTU in bytes, for RDMA."""
+
+    peer: str
+    peer_host: str
+    local_device: str | None = None
+    peer_device: str | None = None
+    path_mtu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeDurations:
+    """Seconds of each step. Registration (None for TCP) and the peer's set-up are inside `connect_s` at the peer."""
+
+    connect_s: float
+    register_s: float | None
+    peer_register_s: float | None
+    first_transfer_s: float
+    steady_transfer_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeResult:
+    """One message size. `latency_s` is from post to completion, of every `latency_stride`-th operation."""
+
+    size_bytes: int
+    iterations: int
+    bytes: int
+    verified_bytes: int
+    seconds: float
+    bytes_per_second: float
+    peak_bytes_per_second: float
+    operations_per_second: float
+    latency_stride: int
+    latency_s: Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportProof:
+    """Whether the kernel's own counts agree that the transport carried the payload: every byte, warm-up included."""
+
+    status: Literal["proved", "contradicted", "not_observable"]
+    payload_bytes: int
+    evidence: tuple[Evidence, ...]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A bound that the user gave, and what a size reached, both in `unit`."""
+
+    name: str
+    size_bytes: int
+    unit: str
+    limit: float
+    value: float
+    met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeDocument(Document):
+    schema: Literal["kvdiag.probe/1"]
+    settings: ProbeSettings
+    ends: ProbeEnds
+    durations: ProbeDurations
+    results: tuple[SizeResult, ...]
+    proof: TransportProof
+    thresholds: tuple[Threshold, ...] = ()

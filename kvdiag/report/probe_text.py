@@ -1,0 +1,109 @@
+"""A probe's result for people: perftest's columns, then durations, proof and thresholds."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvdiag.model.probe import ProbeDocument
+
+_MICROSECONDS = 1e6
+_MIB = 1 << 20
+
+
+def render(document: ProbeDocument) -> RenderableType:
+    """Return everything a terminal shows; MiB/s and Mops/s as perftest prints them, latencies in microseconds."""
+    return Group(
+        *_head(document),
+        _rates(document),
+        _latencies(document),
+        *_durations(document),
+        *_proof(document),
+        *_thresholds(document),
+    )
+
+
+def _head(document: ProbeDocument) -> list[Text]:
+    settings, ends = document.settings, document.ends
+    title = (
+        f"{settings.operation.upper()} {settings.kind} over {settings.transport.upper()}: {document.host} -> "
+        f"{ends.peer} ({ends.peer_host}), queue depth {settings.queue_depth}"
+    )
+    lines = [Text(title, style="bold")]
+    if ends.local_device:
+        lines.append(Text(f"{ends.local_device} -> {ends.peer_device}, path MTU {ends.path_mtu}"))
+    return lines
+
+
+def _rates(document: ProbeDocument) -> Table:
+    return _table(
+        ("#bytes", "#iterations", "BW peak[MiB/s]", "BW average[MiB/s]", "Gb/s", "ops/s"),
+        (
+            (
+                str(result.size_bytes),
+                str(result.iterations),
+                f"{result.peak_bytes_per_second / _MIB:.2f}",
+                f"{result.bytes_per_second / _MIB:.2f}",
+                f"{result.bytes_per_second * 8 / 1e9:.3f}",
+                f"{result.operations_per_second:.0f}",
+            )
+            for result in document.results
+        ),
+    )
+
+
+def _latencies(document: ProbeDocument) -> Table:
+    rows = []
+    for result in document.results:
+        times = result.latency_s
+        values = (times.minimum, times.p50, times.p90, times.p99, times.p999, times.maximum)
+        rows.append((str(result.size_bytes), str(times.count), *(f"{value * _MICROSECONDS:.1f}" for value in values)))
+    names = ("t_min[µs]", "t_p50", "t_p90", "t_p99", "t_p99.9", "t_max")
+    return _table(("#bytes", "#timed", *names), rows)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _durations(document: ProbeDocument) -> list[Text]:
+    durations = document.durations
+    parts = [f"connect {_seconds(durations.connect_s)}"]
+    if durations.register_s is not None and durations.peer_register_s is not None:
+        parts.append(f"register {_seconds(durations.register_s)} (peer {_seconds(durations.peer_register_s)})")
+    parts.append(f"first transfer {_seconds(durations.first_transfer_s)}")
+    parts.append(f"steady transfer {_seconds(durations.steady_transfer_s)}")
+    verified = sum(result.verified_bytes for result in document.results)
+    return [Text("durations: " + ", ".join(parts)), Text(f"verified: {verified} bytes, every one as sent")]
+
+
+def _proof(document: ProbeDocument) -> list[Text]:
+    proof = document.proof
+    words = {"proved": "proved", "contradicted": "CONTRADICTED", "not_observable": "not observable here"}
+    lines = [Text(f"carried by {document.settings.transport.upper()}: {words[proof.status]}")]
+    for item in proof.evidence:
+        bound = f" ({item.threshold})" if item.threshold else ""
+        lines.append(Text(f"  {item.name}: {item.value}{bound} [{item.source}]"))
+    lines += [Text(f"  {reason}") for reason in proof.missing]
+    return lines
+
+
+def _thresholds(document: ProbeDocument) -> list[Text]:
+    return [
+        Text(
+            f"{'met' if bound.met else 'MISSED'}: {bound.name} {bound.limit:g}: {bound.size_bytes} bytes reached "
+            f"{bound.value:.3f} {bound.unit}",
+            style="" if bound.met else "bold red",
+        )
+        for bound in document.thresholds
+    ]
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"

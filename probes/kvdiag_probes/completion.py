@@ -1,0 +1,100 @@
+"""What a work completion's status means: its name, its likely causes in order, and what to do next."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvdiag.errors import UnavailableError
+
+FLUSHED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`causes` are ranked, likeliest first."""
+
+    name: str
+    causes: tuple[str, ...]
+    action: str
+
+
+# Names and order: enum ibv_wc_status of <infiniband/verbs.h>.
+STATUSES = {
+    1: Status(
+        "LOC_LEN_ERR", ("the message is longer than the local buffer or the port's max_msg_sz",), "use a smaller --size"
+    ),
+    2: Status(
+        "LOC_QP_OP_ERR",
+        ("the local key is wrong", "the queue pair was not set up for this operation"),
+        "check that nothing deregistered the local buffer",
+    ),
+    4: Status(
+        "LOC_PROT_ERR",
+        ("the local buffer lies outside its registration", "the local registration lacks the right"),
+        "check the local buffer's registration",
+    ),
+    5: Status("WR_FLUSH_ERR", ("an earlier operation failed; this one was only flushed",), "look at the first error"),
+    6: Status("MW_BIND_ERR", ("a memory window could not be bound",), "check the memory window's rights"),
+    8: Status("LOC_ACCESS_ERR", ("the local registration lacks LOCAL_WRITE",), "check the local registration's rights"),
+    9: Status(
+        "REM_INV_REQ_ERR",
+        ("the peer's queue pair does not allow this operation", "the message exceeds what the peer accepts"),
+        "check the peer's queue pair access flags and the path MTU of both ends",
+    ),
+    10: Status(
+        "REM_ACCESS_ERR",
+        (
+            "the remote key is wrong or its memory was deregistered",
+            "the address range leaves the peer's registration",
+            "the peer's registration lacks the right for this operation",
+        ),
+        "compare key, address and length with what the peer registered; run the probe again to get fresh ones",
+    ),
+    11: Status("REM_OP_ERR", ("the peer's adapter failed to do the operation",), "look at the peer's kernel log"),
+    12: Status(
+        "RETRY_EXC_ERR",
+        (
+            "the peer's process or host is gone",
+            "the path drops the packets (link down, routing, VLAN, MTU, firewall on UDP 4791)",
+            "the path loses so many packets that the retries ran out",
+        ),
+        "check link and port state at both ends, then ping the peer's RDMA address with the path MTU's size",
+    ),
+    13: Status(
+        "RNR_RETRY_EXC_ERR", ("the peer had no receive posted",), "check that the peer's process is alive and not stuck"
+    ),
+}
+
+
+class CompletionError(UnavailableError):
+    """An operation that completed with an error; `status` is the ibv_wc_status number."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def leading(statuses: Iterable[int]) -> int | None:
+    """Return the status that says what happened: the first that is neither success nor flushed; else 5 or None."""
+    bad = [status for status in statuses if status]
+    return next((status for status in bad if status != FLUSHED), FLUSHED if bad else None)
+
+
+def completion_error(
+    operation: str, peer: str, status: int, *, vendor: int = 0, local_port: str = "", peer_alive: bool | None = None
+) -> CompletionError:
+    """Return the error of a failed operation, its causes narrowed by what else is known.
+
+    `local_port` is set to the name and state of this end's port where that is not ACTIVE; `peer_alive` says whether
+    the peer still answered on the control channel (None: not asked).
+    """
+    known = STATUSES.get(status, Status(f"status {status}", ("unknown to kvdiag",), "look at the kernel logs"))
+    causes, action = known.causes, known.action
+    if status == 12 and local_port:
+        causes, action = (f"the local port {local_port}",), "check cable, switch port and netdev of this end"
+    elif status == 12 and peer_alive is False:
+        causes, action = ("the agent is gone: it does not answer on the control channel either",), "restart the agent"
+    elif status == 12 and peer_alive:
+        causes = known.causes[1:]
+    ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
+    detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"
+    return CompletionError(f"{peer}: {operation} failed with {detail}: {ranked}; next: {action}", status)

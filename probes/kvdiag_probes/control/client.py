@@ -1,0 +1,178 @@
+"""The probe's HTTP end: every failure is one line that names the peer, what it said, and what to do."""
+
+import time
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import msgspec
+
+from kvdiag.errors import UnavailableError, UndeterminedError
+from kvdiag.model.snapshot import Snapshot
+from kvdiag_probes import tcp_info
+from kvdiag_probes.control.address import Address, parse_address
+from kvdiag_probes.control.credential import Credential
+from kvdiag_probes.control.messages import (
+    MAX_ANSWER_BYTES,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    FillRequest,
+    Hello,
+    OpenAnswer,
+    OpenRequest,
+    Refusal,
+    SnapshotAnswer,
+    VerifyAnswer,
+    VerifyRequest,
+)
+from kvdiag_probes.control.snapshot import decode_snapshot
+
+T = TypeVar("T")
+_KEEP_ALIVE_S = 3600.0
+
+
+class AgentClient:
+    """One connection to an agent. Each call answers within `timeout_s`, or raises UnavailableError."""
+
+    def __init__(self, peer: Address, credential: Credential, timeout_s: float) -> None:
+        self.peer = peer
+        self._timeout_s = timeout_s
+        self._moved: dict[int, tuple[int, int]] = {}
+        self.local_address = ""
+        headers = {PROTOCOL_HEADER: str(PROTOCOL)}
+        if credential.token:
+            headers["authorization"] = f"Bearer {credential.token}"
+        self._client = httpx.Client(
+            base_url=f"{'https' if credential.tls else 'http'}://{peer}",
+            headers=headers,
+            timeout=timeout_s,
+            verify=credential.client_context() if credential.tls else False,
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_S),
+            trust_env=False,  # a proxy for the web is no way to a neighbour
+        )
+
+    @property
+    def moved_bytes(self) -> tuple[int, int]:
+        """Bytes that the kernel says were acknowledged and received on the control connection so far."""
+        return sum(sent for sent, _ in self._moved.values()), sum(received for _, received in self._moved.values())
+
+    def hello(self) -> Hello:
+        """Ask who the agent is and what its limits are."""
+        return self._ask("GET", "/v1/hello", Hello)
+
+    def open(self, request: OpenRequest) -> OpenAnswer:
+        """Ask for a session."""
+        return self._ask("POST", "/v1/sessions", OpenAnswer, request)
+
+    def fill(self, session: str, request: FillRequest) -> None:
+        """Have the agent write a pattern into its buffer."""
+        self._send("POST", f"/v1/sessions/{session}/fill", request)
+
+    def verify(self, session: str, request: VerifyRequest) -> VerifyAnswer:
+        """Have the agent compare its buffer with a pattern."""
+        return self._ask("POST", f"/v1/sessions/{session}/verify", VerifyAnswer, request)
+
+    def close_session(self, session: str) -> None:
+        """Have the agent free a session."""
+        self._send("DELETE", f"/v1/sessions/{session}")
+
+    def snapshot(self) -> Snapshot:
+        """Return the agent's host's snapshot."""
+        return decode_snapshot(self._ask("GET", "/v1/snapshot", SnapshotAnswer))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, answer_type: type[T], message: Any = None) -> T:
+        body = self._send(method, path, message)
+        try:
+            return msgspec.json.decode(body, type=answer_type)
+        except msgspec.MsgspecError as error:
+            raise self._unavailable(f"its answer cannot be read: {error}; run the same version at both ends") from error
+
+    def _send(self, method: str, path: str, message: Any = None) -> bytes:
+        content = None if message is None else msgspec.json.encode(message)
+        deadline_s = time.monotonic() + self._timeout_s
+        try:
+            with self._client.stream(method, path, content=content) as response:
+                body = self._read(response, deadline_s)
+                self._note(response)
+        except httpx.ConnectError as error:
+            raise self._unavailable(f"{_reason(error)}; is `kvdiag agent` running there, and the port open?") from error
+        except httpx.TimeoutException as error:
+            raise self._unavailable(
+                f"no answer within {self._timeout_s:g} s (--timeout); is it the right host?"
+            ) from error
+        except httpx.HTTPError as error:
+            hint = "is it a kvdiag agent, and TLS (--tls-ca, --tls-cert) the same at both ends?"
+            raise self._unavailable(f"{_reason(error)}; {hint}") from error
+        self._check(response, body)
+        return body
+
+    def _read(self, response: httpx.Response, deadline_s: float) -> bytes:
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise self._unavailable(f"its answer is longer than {MAX_ANSWER_BYTES} bytes; is it a kvdiag agent?")
+            if time.monotonic() > deadline_s:
+                raise self._unavailable(f"its answer took longer than {self._timeout_s:g} s (--timeout)")
+        return bytes(body)
+
+    def _note(self, response: httpx.Response) -> None:
+        stream = response.extensions.get("network_stream")
+        connection = None if stream is None else stream.get_extra_info("socket")
+        if connection is None:
+            return
+        try:
+            self.local_address = str(connection.getsockname()[0])
+            self._moved[id(stream)] = tcp_info.moved_bytes(connection)
+        except OSError:
+            return  # the agent closed the connection after its answer
+
+    def _check(self, response: httpx.Response, body: bytes) -> None:
+        theirs = response.headers.get(PROTOCOL_HEADER)
+        if theirs is None:
+            raise self._unavailable(f"it answers HTTP {response.status_code} but is no kvdiag agent; check the port")
+        if response.is_success and theirs == str(PROTOCOL):
+            return
+        try:
+            said = msgspec.json.decode(body, type=Refusal).error
+        except msgspec.MsgspecError:
+            said = f"HTTP {response.status_code}"
+        if response.status_code == 401:
+            raise self._unavailable(f"the agent refused: {said}; give its --token-file or KVDIAG_TOKEN")
+        if theirs != str(PROTOCOL):
+            said = f"it speaks protocol {theirs[:20]}, the probe {PROTOCOL}"
+            raise self._unavailable(f"{said}; install the same kvdiag version at both ends")
+        if response.status_code == 422:
+            raise UndeterminedError(f"{self.peer}: at the agent: {said}")
+        raise self._unavailable(f"the agent refused: {said}")
+
+    def _unavailable(self, text: str) -> UnavailableError:
+        return UnavailableError(f"{self.peer}: {text}")
+
+
+def fetch_snapshot(peer: str, credential: Credential, timeout_s: float = 10.0) -> Snapshot:
+    """Return the snapshot of a peer's host, asked of its agent at HOST:PORT.
+
+    UsageError for a malformed address (named --peer); UnavailableError where the agent cannot be reached or refuses.
+    """
+    with AgentClient(parse_address(peer, "--peer"), credential, timeout_s) as client:
+        return client.snapshot()
+
+
+def _reason(error: Exception) -> str:
+    cause: BaseException = error
+    while inner := cause.__cause__ or cause.__context__:
+        cause = inner
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

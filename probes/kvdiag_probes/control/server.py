@@ -1,0 +1,241 @@
+"""The agent's HTTP end: authenticates, bounds and decodes each request, and hands it to the sessions."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import kvdiag
+from kvdiag.errors import InputError, KvdiagError, UnavailableError, UndeterminedError, UsageError
+from kvdiag_probes.control.address import Address
+from kvdiag_probes.control.credential import Credential, check_listen
+from kvdiag_probes.control.messages import (
+    MAX_REQUEST_BYTES,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    FillRequest,
+    Hello,
+    OpenRequest,
+    Refusal,
+    VerifyRequest,
+)
+from kvdiag_probes.control.sessions import Sessions
+from kvdiag_probes.control.snapshot import encode_snapshot, read_snapshot
+
+BODY_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 64
+_REAP_EVERY_S = 1.0
+# The order matters: the first class that fits gives the HTTP status.
+_STATUS_OF = ((InputError, 404), (UsageError, 422), (UndeterminedError, 422), (UnavailableError, 503))
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class AgentServer:
+    """Listens from construction on; `serve` runs until `stop`, then frees every session."""
+
+    def __init__(self, listen: Address, credential: Credential, sessions: Sessions) -> None:
+        check_listen(listen.host, credential)
+        self._sessions = sessions
+        self._socket = _listen(listen)
+        self.address = Address(*self._socket.getsockname()[:2])
+        config = uvicorn.Config(
+            build_app(sessions, credential),
+            log_config=None,
+            access_log=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=int(max(5, sessions.limits.session_idle_s)),
+            timeout_graceful_shutdown=2,
+            ws="none",
+            server_header=False,
+            ssl_certfile=credential.cert,
+            ssl_keyfile=credential.key,
+            ssl_ca_certs=None if credential.ca is None else str(credential.ca),
+            ssl_cert_reqs=ssl.CERT_NONE if credential.ca is None else ssl.CERT_REQUIRED,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            self._socket.close()
+            raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
+        self._server = _Server(config)
+
+    def serve(self) -> None:
+        """Serve requests until stopped."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._sessions.close_all()
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Make `serve` return, from any thread or signal handler."""
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn raises a caught signal again once it is done, which would end the process before the clean-up.
+        yield
+
+
+def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
+    """Return the ASGI application; every route is behind the credential and the protocol version."""
+
+    async def hello(_: Request) -> Response:
+        limits = sessions.limits
+        return _answer(
+            Hello(
+                protocol=PROTOCOL,
+                version=kvdiag.__version__,
+                host=socket.gethostname(),
+                max_buffer_bytes=limits.max_buffer_bytes,
+                max_sessions=limits.max_sessions,
+                session_idle_s=limits.session_idle_s,
+            )
+        )
+
+    async def open_session(request: Request) -> Response:
+        message = await _decode(request, OpenRequest)
+        return _answer(await run_in_threadpool(sessions.open, message, request.scope["server"][0]))
+
+    async def fill(request: Request) -> Response:
+        await run_in_threadpool(sessions.fill, request.path_params["name"], await _decode(request, FillRequest))
+        return Response(status_code=204)
+
+    async def verify(request: Request) -> Response:
+        message = await _decode(request, VerifyRequest)
+        return _answer(await run_in_threadpool(sessions.verify, request.path_params["name"], message))
+
+    async def close(request: Request) -> Response:
+        await run_in_threadpool(sessions.close, request.path_params["name"])
+        return Response(status_code=204)
+
+    async def snapshot(_: Request) -> Response:
+        return _answer(await run_in_threadpool(lambda: encode_snapshot(read_snapshot())))
+
+    @contextlib.asynccontextmanager
+    async def reaping(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(_reap(sessions))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    application = Starlette(
+        routes=[
+            Route("/v1/hello", _guarded(hello)),
+            Route("/v1/snapshot", _guarded(snapshot)),
+            Route("/v1/sessions", _guarded(open_session), methods=["POST"]),
+            Route("/v1/sessions/{name}", _guarded(close), methods=["DELETE"]),
+            Route("/v1/sessions/{name}/fill", _guarded(fill), methods=["POST"]),
+            Route("/v1/sessions/{name}/verify", _guarded(verify), methods=["POST"]),
+        ],
+        lifespan=reaping,
+    )
+    return _Gate(application, credential)
+
+
+class _Gate:
+    """Stamps every answer with the protocol version, and lets only the right version and credential in."""
+
+    def __init__(self, application: ASGIApp, credential: Credential) -> None:
+        self._application = application
+        self._credential = credential
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())]
+            await send(message)
+
+        headers = Request(scope).headers
+        theirs = headers.get(PROTOCOL_HEADER, "none")
+        if not self._credential.accepts(headers.get("authorization", "")):
+            refusal = _refuse(401, "the token is wrong or missing")
+            await refusal(scope, receive, stamped)
+        elif theirs != str(PROTOCOL):
+            refusal = _refuse(409, f"it speaks protocol {PROTOCOL}, the probe {theirs[:20]}")
+            await refusal(scope, receive, stamped)
+        else:
+            await self._application(scope, receive, stamped)
+
+
+def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except _TooLargeError:
+            return _refuse(413, f"a request body holds at most {MAX_REQUEST_BYTES} bytes")
+        except TimeoutError:
+            return _refuse(408, f"the request body did not arrive within {BODY_TIMEOUT_S:g} s")
+        except msgspec.MsgspecError as error:
+            return _refuse(400, f"malformed request: {error}")
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except KvdiagError as error:
+            return _refuse(next((status for kind, status in _STATUS_OF if isinstance(error, kind)), 500), str(error))
+        except Exception as error:
+            _log.exception("%s %s failed", request.method, request.url.path)
+            return _refuse(500, f"internal error: {type(error).__name__}: {error}")
+
+    return guarded
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+async def _decode(request: Request, message_type: type[T]) -> T:
+    body = bytearray()
+    async with asyncio.timeout(BODY_TIMEOUT_S):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_REQUEST_BYTES:
+                raise _TooLargeError
+    return msgspec.json.decode(bytes(body), type=message_type)
+
+
+async def _reap(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(min(_REAP_EVERY_S, sessions.limits.session_idle_s / 2))
+        reaped = await run_in_threadpool(sessions.reap)
+        if reaped:
+            _log.warning("freed %d session(s) idle for more than %g s", reaped, sessions.limits.session_idle_s)
+
+
+def _answer(message: Any) -> Response:
+    return Response(msgspec.json.encode(message), media_type="application/json")
+
+
+def _refuse(status: int, error: str) -> Response:
+    refusal = Refusal(error=" ".join(error.split())[:1024])
+    return Response(msgspec.json.encode(refusal), status_code=status, media_type="application/json")
+
+
+def _listen(listen: Address) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
+        # Inherited by every connection: answers of two writes must not wait for the peer's delayed acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+    except OSError as error:
+        raise UsageError(f"--listen: cannot listen on {listen}: {error.strerror or error}; choose another") from error

@@ -1,0 +1,153 @@
+"""An agent's sessions: one exposed buffer each, bounded in number and size, and freed when nobody asks any more."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag_probes import pattern
+from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyAnswer, VerifyRequest
+
+
+class Target(Protocol):
+    """What one session holds: a buffer that the peer can reach. `close` frees it and cuts the peer off."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+
+    def describe(self, session: str) -> OpenAnswer: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may ask for at most; `max_buffer_bytes` counts all sessions together."""
+
+    max_buffer_bytes: int = 1 << 30
+    max_sessions: int = 8
+    session_idle_s: float = 60.0
+
+
+@dataclass(slots=True)
+class _Session:
+    target: Target
+    size: int
+    last_used_s: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Sessions:
+    """Thread-safe. `open_target` makes a request's target, given this end's address on the control channel."""
+
+    def __init__(
+        self,
+        open_target: Callable[[OpenRequest, str], Target],
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self._open_target = open_target
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        self._opening_sizes: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: OpenRequest, local_address: str) -> OpenAnswer:
+        """Make a session; UnavailableError where a limit is reached, and whatever making the target raises."""
+        with self._reserved(request.size):
+            target = self._open_target(request, local_address)
+            name = secrets.token_hex(16)
+            with self._lock:
+                self._sessions[name] = _Session(target, request.size, self._clock())
+        return target.describe(name)
+
+    def fill(self, name: str, request: FillRequest) -> None:
+        """Write the pattern over the session's buffer; InputError for an unknown session or too large a size."""
+        with self._used(name, request.size) as buffer:
+            pattern.fill(buffer, request.seed)
+
+    def verify(self, name: str, request: VerifyRequest) -> VerifyAnswer:
+        """Digest the session's buffer and compare it with the pattern; InputError as for `fill`."""
+        with self._used(name, request.size) as buffer:
+            mismatch = pattern.find_mismatch(buffer, request.seed)
+            return VerifyAnswer(digest=pattern.digest(buffer), mismatch=None if mismatch is None else str(mismatch))
+
+    def close(self, name: str) -> None:
+        """Free a session; InputError for an unknown one."""
+        with self._lock:
+            session = self._sessions.pop(name, None)
+        if session is None:
+            raise InputError(_unknown(name))
+        with session.lock:
+            session.target.close()
+
+    def reap(self) -> int:
+        """Free every session that was idle for longer than the limit; return how many."""
+        oldest_s = self._clock() - self.limits.session_idle_s
+        with self._lock:
+            idle = [n for n, s in self._sessions.items() if s.last_used_s < oldest_s and not s.lock.locked()]
+        for name in idle:
+            self._close_quietly(name)
+        return len(idle)
+
+    def close_all(self) -> None:
+        """Free every session."""
+        with self._lock:
+            names = list(self._sessions)
+        for name in names:
+            self._close_quietly(name)
+
+    def _close_quietly(self, name: str) -> None:
+        try:
+            self.close(name)
+        except InputError:
+            return  # its owner closed it in the meantime
+
+    @contextmanager
+    def _reserved(self, size: int) -> Iterator[None]:
+        limits = self.limits
+        with self._lock:
+            count = len(self._sessions) + len(self._opening_sizes)
+            held = sum(session.size for session in self._sessions.values()) + sum(self._opening_sizes)
+            if count >= limits.max_sessions:
+                raise UnavailableError(f"all {limits.max_sessions} sessions are taken: wait, or raise --max-sessions")
+            if held + size > limits.max_buffer_bytes:
+                raise UnavailableError(
+                    f"{size} bytes asked for, {limits.max_buffer_bytes - held} of {limits.max_buffer_bytes} left: "
+                    "use a smaller --size or --queue-depth, or raise the agent's --max-buffer"
+                )
+            self._opening_sizes.append(size)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._opening_sizes.remove(size)
+
+    @contextmanager
+    def _used(self, name: str, size: int) -> Iterator[memoryview]:
+        with self._lock:
+            session = self._sessions.get(name)
+        if session is None:
+            raise InputError(_unknown(name))
+        if size > session.size:
+            raise InputError(f"{size} bytes asked for, the session's buffer holds {session.size}")
+        with session.lock:
+            if name not in self._sessions:
+                raise InputError(_unknown(name))
+            try:
+                with session.target.buffer[:size] as buffer:
+                    yield buffer
+            finally:
+                session.last_used_s = self._clock()
+
+
+def _unknown(name: str) -> str:
+    return f"no session {name[:40]!r}: it was closed, or freed because it was idle for too long"
