@@ -5,7 +5,7 @@ takes an open channel, or opens one; each raises UndeterminedError where the ker
 where it refuses. The kernel shows the objects of the caller's pid namespace (and its children) only.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ _QP_TYPES = {
     10: "XRC_TGT",
     255: "DRIVER",
 }
-_QP_STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
+_QP_STATES = dict(enumerate(("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")))
 _OTHER_KINDS = (
     ("pd", Command.RES_PD_GET, Attribute.RES_PD),
     ("cq", Command.RES_CQ_GET, Attribute.RES_CQ),
@@ -74,49 +74,51 @@ def read_queue_pairs(
     device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC
 ) -> tuple[QueuePair, ...]:
     """Return the queue pairs of one device (default: of all)."""
-    owners = _Owners(proc)
-    return tuple(
-        QueuePair(
-            device=name,
-            port=_optional(fields, Attribute.PORT_INDEX, "bound to no port"),
-            lqpn=number(fields[Attribute.RES_LQPN]),
-            rqpn=_optional(fields, Attribute.RES_RQPN, "not a connected queue pair"),
-            type=_name_of(_QP_TYPES.get, fields[Attribute.RES_TYPE]),
-            state=_name_of(dict(enumerate(_QP_STATES)).get, fields[Attribute.RES_STATE]),
-            pid=(owner := owners.of(fields))[0],
-            owner=owner[1],
+    with _opened(channel) as link:
+        owners = _Owners(proc, link)
+        return tuple(
+            QueuePair(
+                device=one.name,
+                port=_optional(fields, Attribute.PORT_INDEX, "bound to no port"),
+                lqpn=number(fields[Attribute.RES_LQPN]),
+                rqpn=_optional(fields, Attribute.RES_RQPN, "not a connected queue pair"),
+                type=_name_of(_QP_TYPES, fields[Attribute.RES_TYPE]),
+                state=_name_of(_QP_STATES, fields[Attribute.RES_STATE]),
+                pid=(owner := owners.of(one, fields, _PD, _CTX))[0],
+                owner=owner[1],
+            )
+            for one, fields in _dump(link, Command.RES_QP_GET, Attribute.RES_QP, device)
         )
-        for name, fields in _dump(Command.RES_QP_GET, Attribute.RES_QP, device, channel)
-    )
 
 
 def read_memory_regions(
     device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC
 ) -> tuple[MemoryRegion, ...]:
     """Return the memory regions of one device (default: of all); lengths in bytes, keys are not asked for."""
-    owners = _Owners(proc)
-    return tuple(
-        MemoryRegion(
-            device=name,
-            mrn=number(fields[Attribute.RES_MRN]),
-            length=number(fields[Attribute.RES_MRLEN]),
-            pid=(owner := owners.of(fields))[0],
-            owner=owner[1],
+    with _opened(channel) as link:
+        owners = _Owners(proc, link)
+        return tuple(
+            MemoryRegion(
+                device=one.name,
+                mrn=number(fields[Attribute.RES_MRN]),
+                length=number(fields[Attribute.RES_MRLEN]),
+                pid=(owner := owners.of(one, fields, _PD, _CTX))[0],
+                owner=owner[1],
+            )
+            for one, fields in _dump(link, Command.RES_MR_GET, Attribute.RES_MR, device)
         )
-        for name, fields in _dump(Command.RES_MR_GET, Attribute.RES_MR, device, channel)
-    )
 
 
 def read_other_counts(
     device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC
 ) -> tuple[OwnedCount, ...]:
     """Return how many pd, cq and cm_id each process holds on one device (default: on all)."""
-    owners = _Owners(proc)
     counts: dict[tuple[str, str, int | Missing, str], int] = {}
     with _opened(channel) as link:
+        owners = _Owners(proc, link)
         for kind, command, table in _OTHER_KINDS:
-            for name, fields in _dump(command, table, device, link):
-                key = (name, kind, *owners.of(fields))
+            for one, fields in _dump(link, command, table, device):
+                key = (one.name, kind, *owners.of(one, fields, _CTX))
                 counts[key] = counts.get(key, 0) + 1
     return tuple(
         OwnedCount(device=name, kind=kind, pid=pid, owner=owner, count=count)
@@ -169,24 +171,56 @@ class RdmaNetlink:
 SOURCE = RdmaNetlink()
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A kind of object that others belong to, and the attribute by which they name it."""
+
+    command: Command
+    table: Attribute
+    identity: Attribute
+
+
+_PD = _Holder(Command.RES_PD_GET, Attribute.RES_PD, Attribute.RES_PDN)
+_CTX = _Holder(Command.RES_CTX_GET, Attribute.RES_CTX, Attribute.RES_CTXN)
+
+
 class _Owners:
-    """Who made an object: the kernel gives the creating thread's id, or the name of a kernel module."""
+    """Who made an object: the kernel gives the creating thread's id, or the name of a kernel module.
 
-    def __init__(self, proc: Path) -> None:
+    It gives neither where that thread has ended; then the object belongs to whoever made its protection domain, or
+    opened its context.
+    """
+
+    def __init__(self, proc: Path, link: Channel) -> None:
         self._proc = proc
-        self._known: dict[int, tuple[int | Missing, str]] = {}
+        self._link = link
+        self._processes: dict[int, tuple[int | Missing, str]] = {}
+        self._holders: dict[tuple[str, _Holder], dict[int, dict[int, bytes]]] = {}
 
-    def of(self, fields: dict[int, bytes]) -> tuple[int | Missing, str]:
-        raw = fields.get(Attribute.RES_PID)
-        if raw is None:
-            name = fields.get(Attribute.RES_KERN_NAME)
-            if name is None:
-                return Missing("the thread that made it has exited"), ""
+    def of(self, device: Device, fields: dict[int, bytes], *holders: _Holder) -> tuple[int | Missing, str]:
+        if raw := fields.get(Attribute.RES_PID):
+            thread = number(raw)
+            if thread not in self._processes:
+                self._processes[thread] = self._process_of(thread)
+            return self._processes[thread]
+        if name := fields.get(Attribute.RES_KERN_NAME):
             return Missing("owned by the kernel"), text(name)
-        thread = number(raw)
-        if thread not in self._known:
-            self._known[thread] = self._process_of(thread)
-        return self._known[thread]
+        for position, holder in enumerate(holders):
+            if raw := fields.get(holder.identity):
+                entry = self._entries(device, holder).get(number(raw))
+                if entry is not None:
+                    return self.of(device, entry, *holders[position + 1 :])
+        return Missing("the thread that made it has ended"), ""
+
+    def _entries(self, device: Device, holder: _Holder) -> dict[int, dict[int, bytes]]:
+        key = (device.name, holder)
+        if key not in self._holders:
+            dumped = _dump(self._link, holder.command, holder.table, device.name)
+            try:
+                self._holders[key] = {number(fields[holder.identity]): fields for _, fields in dumped}
+            except OSError:  # kernels before 5.10 do not list contexts
+                self._holders[key] = {}
+        return self._holders[key]
 
     def _process_of(self, thread: int) -> tuple[int | Missing, str]:
         try:
@@ -209,15 +243,14 @@ def _chosen(link: Channel, device: str | None) -> list[Device]:
 
 
 def _dump(
-    command: Command, table: Attribute, device: str | None, channel: Channel | None
-) -> Iterator[tuple[str, dict[int, bytes]]]:
-    with _opened(channel) as link:
-        for one in _chosen(link, device):
-            for payload in link.ask(command, u32(Attribute.DEV_INDEX, one.index)):
-                for kind, entries in attributes(payload):
-                    if kind == table:
-                        for _, entry in attributes(entries):
-                            yield one.name, dict(attributes(entry))
+    link: Channel, command: Command, table: Attribute, device: str | None
+) -> Iterator[tuple[Device, dict[int, bytes]]]:
+    for one in _chosen(link, device):
+        for payload in link.ask(command, u32(Attribute.DEV_INDEX, one.index)):
+            for kind, entries in attributes(payload):
+                if kind == table:
+                    for _, entry in attributes(entries):
+                        yield one, dict(attributes(entry))
 
 
 def _summary(fields: dict[int, bytes]) -> ResourceSummary:
@@ -244,6 +277,6 @@ def _optional(fields: dict[int, bytes], kind: Attribute, reason: str) -> int | M
     return Missing(reason) if raw is None else number(raw)
 
 
-def _name_of(lookup: Callable[[int], str | None], raw: bytes) -> str:
+def _name_of(names: Mapping[int, str], raw: bytes) -> str:
     code = number(raw)
-    return lookup(code) or f"UNKNOWN({code})"
+    return names.get(code, f"UNKNOWN({code})")
