@@ -1,0 +1,79 @@
+"""What all checks together say: the counts, and the status that the exit code comes from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from kvdiag.checks.base import Failed, Judged, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.checks.first_cause import Group, group
+from kvdiag.model.finding import Finding, Severity
+from kvdiag.model.preflight import CheckResult, PreflightFinding, PreflightVerdict
+
+
+def summarise(
+    judged: Sequence[Judged],
+) -> tuple[PreflightVerdict, tuple[PreflightFinding, ...], tuple[CheckResult, ...]]:
+    """Return the verdict, the findings in the order they are shown, and one result per check."""
+    groups = group(judged)
+    titles = {item.check.code: item.check.title for item in judged}
+    findings = [
+        _shown(finding, titles[finding.code], None if finding is item.cause else item.cause.code)
+        for item in groups
+        for finding in (item.cause, *item.consequences)
+    ]
+    results = tuple(
+        CheckResult(code=item.check.code, title=item.check.title, status=status, detail=detail)
+        for item in judged
+        for status, detail in (_status(item.outcome),)
+    )
+    return _verdict(groups, results), tuple(findings), results
+
+
+def _verdict(groups: Sequence[Group], results: Sequence[CheckResult]) -> PreflightVerdict:
+    # A group counts as its gravest member: a mild cause with a critical consequence is critical.
+    severities = Counter(item.sort_key[0] for item in groups)
+    checks = Counter(result.status for result in results)
+    status: Literal["passed", "warning", "critical", "undetermined"] = "passed"
+    if severities[Severity.CRITICAL.rank]:
+        status = "critical"
+    elif severities[Severity.WARNING.rank]:
+        status = "warning"
+    elif not checks["passed"] and not checks["failed"]:
+        status = "undetermined"
+    return PreflightVerdict(
+        status=status,
+        critical=severities[Severity.CRITICAL.rank],
+        warning=severities[Severity.WARNING.rank],
+        info=severities[Severity.INFO.rank],
+        explained=sum(len(item.consequences) for item in groups),
+        passed=checks["passed"],
+        not_applicable=checks["not_applicable"],
+        not_observable=checks["not_observable"],
+    )
+
+
+def _status(outcome: Outcome) -> tuple[Literal["passed", "failed", "not_applicable", "not_observable"], str]:
+    match outcome:
+        case Passed(examined):
+            return "passed", examined
+        case Failed(findings):
+            return "failed", f"{len(findings)} finding(s)"
+        case NotApplicable(reason):
+            return "not_applicable", reason
+        case NotObservable(reason):
+            return "not_observable", reason
+
+
+def _shown(finding: Finding, title: str, explained_by: str | None) -> PreflightFinding:
+    return PreflightFinding(
+        code=finding.code,
+        title=title,
+        severity=finding.severity,
+        host=finding.host,
+        subject=finding.subject,
+        devices=finding.devices,
+        summary=finding.summary,
+        evidence=finding.evidence,
+        action=finding.action,
+        explained_by=explained_by,
+    )

@@ -1,0 +1,81 @@
+"""The document of `kvdiag preflight --format json`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kvdiag.model.document import Document
+from kvdiag.model.exit_code import ExitCode
+from kvdiag.model.finding import Evidence, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightFinding:
+    """A finding with the title of its check; `explained_by` is the code of the first cause, None where it is one."""
+
+    code: str
+    title: str
+    severity: Severity
+    host: str
+    subject: str
+    devices: tuple[str, ...]
+    summary: str
+    evidence: tuple[Evidence, ...]
+    action: str
+    explained_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """`detail` says what was examined, how many findings there are, or why the check could not judge."""
+
+    code: str
+    title: str
+    status: Literal["passed", "failed", "not_applicable", "not_observable"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPart:
+    """A part of a host's snapshot that could not be observed."""
+
+    host: str
+    part: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightVerdict:
+    """`critical`, `warning` and `info` count first causes, `explained` the findings that follow from them; the other
+    counts are of checks.
+    """
+
+    status: Literal["passed", "warning", "critical", "undetermined"]
+    critical: int
+    warning: int
+    info: int
+    explained: int
+    passed: int
+    not_applicable: int
+    not_observable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightDocument(Document):
+    """`findings` gravest first, each cause before what it explains; `checks` by code."""
+
+    schema: Literal["kvdiag.preflight/1"]
+    verdict: PreflightVerdict
+    peers: tuple[str, ...]
+    findings: tuple[PreflightFinding, ...]
+    checks: tuple[CheckResult, ...]
+    missing: tuple[MissingPart, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Never PASSED where nothing was examined."""
+        return {
+            "passed": ExitCode.PASSED,
+            "warning": ExitCode.WARNING,
+            "critical": ExitCode.CRITICAL,
+            "undetermined": ExitCode.UNDETERMINED,
+        }[self.verdict.status]

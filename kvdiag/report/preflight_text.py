@@ -1,0 +1,64 @@
+"""The text form of a preflight: the verdict, the findings gravest first, what could not be seen, what passed."""
+
+from rich.text import Text
+
+from kvdiag.model.finding import Severity
+from kvdiag.model.preflight import CheckResult, PreflightDocument, PreflightFinding, PreflightVerdict
+
+_STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+
+
+def render(document: PreflightDocument, *, verbose: bool = False) -> Text:
+    """Return the whole text; `verbose` adds what passed and what does not apply here."""
+    text = Text()
+    text.append(_headline(document.verdict), "bold").append(f" ({document.host})\n")
+    for finding in document.findings:
+        _finding(text, finding, named=bool(document.peers))
+    _results(text, document, "not_observable", "Not observable here")
+    if verbose:
+        _results(text, document, "passed", "Passed")
+        _results(text, document, "not_applicable", "Not applicable")
+    if document.findings:
+        text.append(f"\nMore on a finding: kvdiag explain {document.findings[0].code}\n")
+    return text
+
+
+def _headline(verdict: PreflightVerdict) -> str:
+    grave = [
+        _count(verdict.critical, "critical", "critical"),
+        _count(verdict.warning, "warning", "warnings"),
+        _count(verdict.info, "note", "notes"),
+    ]
+    found = ", ".join(part for part in grave if part) or "nothing found"
+    if verdict.explained:
+        found += f" ({_count(verdict.explained, 'more finding follows', 'more findings follow')} from these)"
+    if verdict.status == "undetermined":
+        found = "nothing could be examined"
+    rest = f"{verdict.passed} passed; {verdict.not_observable} not observable here"
+    return f"{found}; {rest}" + (f"; {verdict.not_applicable} not applicable" if verdict.not_applicable else "")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}" if number else ""
+
+
+def _finding(text: Text, finding: PreflightFinding, *, named: bool) -> None:
+    indent = "  " if finding.explained_by else ""
+    text.append("\n" if not finding.explained_by else "")
+    text.append(f"{indent}{finding.severity.name} {finding.code} ", _STYLE[finding.severity])
+    text.append(f"{finding.host}: " if named and finding.host else "").append(f"{finding.summary}\n")
+    if finding.explained_by:
+        text.append(f"{indent}  follows from {finding.explained_by}; look again once that is put right\n")
+    for evidence in finding.evidence:
+        wanted = f" (expected: {evidence.threshold})" if evidence.threshold else ""
+        text.append(f"{indent}  {evidence.name}: {evidence.value}{wanted}  [{evidence.source}]\n")
+    if not finding.explained_by:
+        text.append(f"{indent}  Do: ", "bold").append(f"{finding.action}\n")
+
+
+def _results(text: Text, document: PreflightDocument, status: str, heading: str) -> None:
+    chosen: list[CheckResult] = [result for result in document.checks if result.status == status]
+    if chosen:
+        text.append(f"\n{heading}:\n", "bold")
+        for result in chosen:
+            text.append(f"  {result.code} {result.title}: {result.detail}\n")
