@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from kvdiag.model.missing import Missing
 
+KERNEL_OWNED = Missing("owned by the kernel")
+"""The process of an object that the kernel itself made; its `owner` names the module."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSummary:

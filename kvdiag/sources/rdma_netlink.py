@@ -13,7 +13,14 @@ from pathlib import Path
 from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import PortCounters
-from kvdiag.model.rdma_resources import MemoryRegion, OwnedCount, QueuePair, RdmaResources, ResourceSummary
+from kvdiag.model.rdma_resources import (
+    KERNEL_OWNED,
+    MemoryRegion,
+    OwnedCount,
+    QueuePair,
+    RdmaResources,
+    ResourceSummary,
+)
 from kvdiag.sources._nldev import Attribute, Channel, Command, KernelChannel, attributes, number, text, u32
 from kvdiag.sources.base import Context
 
@@ -204,7 +211,7 @@ class _Owners:
                 self._processes[thread] = self._process_of(thread)
             return self._processes[thread]
         if name := fields.get(Attribute.RES_KERN_NAME):
-            return Missing("owned by the kernel"), text(name)
+            return KERNEL_OWNED, text(name)
         for position, holder in enumerate(holders):
             if raw := fields.get(holder.identity):
                 entry = self._entries(device, holder).get(number(raw))

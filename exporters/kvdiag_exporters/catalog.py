@@ -1,0 +1,78 @@
+"""What a metric is, and the catalogue of all of them: each is defined once, beside the collector that measures it."""
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """How the recorder writes a metric into a trace bundle: its name there, its unit, and the factor to that unit.
+
+    `part` says which number of a histogram: its sum or its count. A `fallback` is recorded only where no other metric
+    gives the node this name, one that is `only_with` another metric only where the node has that one.
+    """
+
+    name: str
+    unit: str
+    scale: float = 1.0
+    part: Literal["value", "sum", "count"] = "value"
+    fallback: bool = False
+    only_with: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's value: `counts[i]` samples up to `bounds[i]` and above the one before, the last above all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class Sample(NamedTuple):
+    """One series at one instant; `labels` in the order of the metric's label names."""
+
+    metric: "Metric"
+    labels: tuple[str, ...]
+    value: float | Buckets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """`name` is the whole exposed name; `unit` is a base unit ("seconds", "bytes", "ratio") or empty for plain counts.
+
+    Label values are bounded: nodes, devices, ports, engines, roles, stages; never request ids or process ids.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    recorded: tuple[Recorded, ...] = ()
+
+    def sample(self, value: float | Buckets, *labels: str) -> Sample:
+        """Return a sample of this metric; ValueError where the number of label values is not that of the names."""
+        if len(labels) != len(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels}, not the values {labels}")
+        return Sample(self, labels, value)
+
+
+def metrics() -> tuple[Metric, ...]:
+    """Return every metric of every collector, sorted by name; ValueError where a name is defined twice."""
+    import kvdiag_exporters.collectors
+
+    found: dict[str, Metric] = {}
+    for module_info in pkgutil.iter_modules(kvdiag_exporters.collectors.__path__):
+        module = importlib.import_module(f"kvdiag_exporters.collectors.{module_info.name}")
+        defined: Sequence[Metric] = getattr(module, "METRICS", ())
+        for metric in defined:
+            if metric.name in found:
+                raise ValueError(f"{metric.name} is defined twice, the second time in {module.__name__}")
+            found[metric.name] = metric
+    return tuple(found[name] for name in sorted(found))

@@ -1,0 +1,84 @@
+"""What a collector is, what it is given, and how all of them are found."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import kvdiag_exporters.collectors
+from kvdiag.sources.base import Clock, Context
+from kvdiag.sources.tree import Tree
+from kvdiag_exporters.catalog import Sample
+from kvdiag_exporters.stream import RecordStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine to watch: the node it is seen as, its role ("prefill", "decode", "both"), and where it can be read."""
+
+    name: str
+    node: str
+    role: str = "both"
+    pid: int | None = None
+    nixl_telemetry: Path | None = None
+    records: Path | None = None
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """`node`, `engine`, `role`: the labels that every series of an engine begins with."""
+        return self.node, self.name, self.role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Everything that a collector may use: this host's node name, the engines, the roots and the clock."""
+
+    node: str
+    engines: tuple[Engine, ...] = ()
+    context: Context = field(default_factory=Context)
+    stream: RecordStream = field(default_factory=RecordStream)
+
+    @property
+    def clock(self) -> Clock:
+        return self.context.clock
+
+    @property
+    def tree(self) -> Tree:
+        return Tree.of(self.context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a collector's last collection went; `error` is empty where it worked, `good_s` the monotonic time of the
+    last one that did.
+    """
+
+    duration_s: float
+    error: str = ""
+    missing: tuple[str, ...] = ()
+    good_s: float | None = None
+
+
+class Collector(Protocol):
+    """`collect` returns the samples of one instant; it may raise, and then only its own are missing.
+
+    After it, `missing` says in one line each what could not be observed (a folder that is not there, no permission).
+    """
+
+    missing: tuple[str, ...]
+
+    def collect(self) -> Iterable[Sample]: ...
+
+
+def create_all(setup: Setup) -> dict[str, Collector]:
+    """Return every collector that has something to do in this setup, by the name of its file, in order."""
+    found: dict[str, Collector] = {}
+    for module_info in sorted(pkgutil.iter_modules(kvdiag_exporters.collectors.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"kvdiag_exporters.collectors.{module_info.name}")
+        create = getattr(module, "create", None)
+        collector = None if create is None else create(setup)
+        if collector is not None:
+            found[module_info.name] = collector
+    return found

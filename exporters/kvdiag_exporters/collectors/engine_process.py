@@ -1,0 +1,90 @@
+"""Engine processes with all their children: alive, CPU time, memory, pinned memory and its limit, files, threads."""
+
+from collections.abc import Iterator, Sequence
+
+from kvdiag.model.missing import Missing
+from kvdiag.model.process import Process
+from kvdiag.sources.process import descendants, read_process
+from kvdiag_exporters.catalog import Metric, Sample
+from kvdiag_exporters.collectors.base import Engine, Setup
+
+_LABELS = ("node", "engine", "role")
+
+
+def _gauge(name: str, help_: str, unit: str = "") -> Metric:
+    return Metric(name=name, kind="gauge", unit=unit, labels=_LABELS, help=help_)
+
+
+UP = _gauge("kvdiag_engine_up", "1 while the engine's process lives, 0 once its id is gone or another process's.")
+START = _gauge("kvdiag_engine_start_time_seconds", "When the engine's process started, since the epoch.", "seconds")
+CPU = Metric(
+    name="kvdiag_engine_cpu_seconds_total",
+    kind="counter",
+    unit="seconds",
+    labels=_LABELS,
+    help="CPU time of the engine's process and its children.",
+)
+RESIDENT = _gauge("kvdiag_engine_resident_memory_bytes", "Resident memory, children included.", "bytes")
+PINNED = _gauge("kvdiag_engine_pinned_memory_bytes", "Memory pinned by registrations (VmPin), children too.", "bytes")
+LOCKED = _gauge("kvdiag_engine_locked_memory_bytes", "Memory locked by mlock (VmLck), children included.", "bytes")
+LIMIT = _gauge("kvdiag_engine_memlock_limit_bytes", "Soft limit on locked memory of the engine's process.", "bytes")
+FDS = _gauge("kvdiag_engine_open_fds", "Open file descriptors, children included.")
+THREADS = _gauge("kvdiag_engine_threads", "Threads, children included.")
+PROCESSES = _gauge("kvdiag_engine_processes", "The engine's process and its children.")
+
+METRICS = (UP, START, CPU, RESIDENT, PINNED, LOCKED, LIMIT, FDS, THREADS, PROCESSES)
+
+
+class EngineProcessCollector:
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._started: dict[str, int] = {}
+        self.missing: tuple[str, ...] = ()
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield each engine's figures; one whose process is gone has only `kvdiag_engine_up` 0."""
+        missing: list[str] = []
+        for engine in self._setup.engines:
+            if engine.pid is not None:
+                yield from self._engine(engine, engine.pid, missing)
+        self.missing = tuple(missing)
+
+    def _engine(self, engine: Engine, pid: int, missing: list[str]) -> Iterator[Sample]:
+        main = read_process(self._setup.tree, pid)
+        if isinstance(main, Missing):
+            missing.append(f"engine {engine.name}: {main.missing}")
+            yield UP.sample(0.0, *engine.labels)
+            return
+        if self._started.setdefault(engine.name, main.start_ticks) != main.start_ticks:
+            missing.append(f"engine {engine.name}: process {pid} is now another one, {main.name}")
+            yield UP.sample(0.0, *engine.labels)
+            return
+        children = (read_process(self._setup.tree, child) for child in descendants(self._setup.tree, pid))
+        processes = [main, *(one for one in children if not isinstance(one, Missing))]
+        yield UP.sample(1.0, *engine.labels)
+        yield PROCESSES.sample(float(len(processes)), *engine.labels)
+        yield THREADS.sample(float(sum(one.threads for one in processes)), *engine.labels)
+        yield CPU.sample(sum(one.cpu_s + one.reaped_cpu_s for one in processes), *engine.labels)
+        if not isinstance(main.start_s, Missing):
+            yield START.sample(main.start_s, *engine.labels)
+        if not isinstance(main.memlock_limit_bytes, Missing):
+            yield LIMIT.sample(main.memlock_limit_bytes, *engine.labels)
+        for metric, name in (
+            (RESIDENT, "rss_bytes"),
+            (PINNED, "pinned_bytes"),
+            (LOCKED, "locked_bytes"),
+            (FDS, "open_fds"),
+        ):
+            total = _sum(processes, name)
+            if total is not None:
+                yield metric.sample(total, *engine.labels)
+
+
+def _sum(processes: Sequence[Process], name: str) -> float | None:
+    """Return the sum over the processes that show the value; None where none does."""
+    values = [value for one in processes if not isinstance(value := getattr(one, name), Missing)]
+    return float(sum(values)) if values else None
+
+
+def create(setup: Setup) -> EngineProcessCollector | None:
+    return EngineProcessCollector(setup) if any(one.pid is not None for one in setup.engines) else None

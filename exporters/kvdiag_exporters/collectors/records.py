@@ -1,0 +1,116 @@
+"""Per-request records: time to first token, every stage of it, bytes and descriptors, as histograms per node pair."""
+
+from collections.abc import Iterator, Sequence
+
+from kvdiag.model.transfer import STAGES, TransferRecord
+from kvdiag_exporters.catalog import Metric, Sample
+from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.histogram import Histograms
+
+_PAIR = ("prefill_node", "decode_node", "direction")
+# 100 µs to a minute in steps of 1, 2.5 and 5: from one posted descriptor to a queue that has stopped.
+_SECONDS = (
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+_BYTES = tuple(float(4**power) for power in range(7, 19))  # 16 KiB to 64 GiB
+_COUNTS = tuple(float(4**power) for power in range(11))  # 1 to about a million
+
+TTFT = Metric(
+    name="kvdiag_ttft_seconds",
+    kind="histogram",
+    unit="seconds",
+    labels=_PAIR,
+    help="Time from a request's arrival to its first token.",
+)
+STAGE = Metric(
+    name="kvdiag_transfer_stage_seconds",
+    kind="histogram",
+    unit="seconds",
+    labels=(*_PAIR, "stage"),
+    help="Time a request spent in each stage between arrival and first token.",
+)
+BYTES = Metric(
+    name="kvdiag_transfer_size_bytes",
+    kind="histogram",
+    unit="bytes",
+    labels=_PAIR,
+    help="Bytes of KV cache moved for a request.",
+)
+DESCRIPTORS = Metric(
+    name="kvdiag_transfer_descriptors",
+    kind="histogram",
+    labels=_PAIR,
+    help="Descriptors of a request's transfers.",
+)
+READ = Metric(name="kvdiag_records_read_total", kind="counter", help="Per-request records read, each request once.")
+DROPPED = Metric(
+    name="kvdiag_records_dropped_total",
+    kind="counter",
+    labels=("reason",),
+    help="Lines that gave no new record: duplicate (request seen before) or invalid (no record).",
+)
+IMPOSSIBLE = Metric(
+    name="kvdiag_records_impossible_values_total",
+    kind="counter",
+    help="Negative times and sizes in records, left out of the histograms.",
+)
+BACKLOG = Metric(
+    name="kvdiag_records_backlog_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Bytes of the record files that have not been read yet.",
+)
+
+METRICS = (TTFT, STAGE, BYTES, DESCRIPTORS, READ, DROPPED, IMPOSSIBLE, BACKLOG)
+
+
+class RecordsCollector:
+    def __init__(self, setup: Setup) -> None:
+        self._stream = setup.stream
+        self._ttft = Histograms(TTFT, _SECONDS)
+        self._stage = Histograms(STAGE, _SECONDS)
+        self._bytes = Histograms(BYTES, _BYTES)
+        self._descriptors = Histograms(DESCRIPTORS, _COUNTS)
+        self._read = 0
+        self._impossible = 0
+        self.missing: tuple[str, ...] = ()
+        for engine in setup.engines:
+            if engine.records is not None:
+                self._stream.follow(engine.records)
+        self._stream.add_sink(self.observe)
+
+    def observe(self, records: Sequence[TransferRecord]) -> None:
+        """Count new records into the histograms; a value that is absent counts nowhere."""
+        self._read += len(records)
+        for record in records:
+            pair = (record.prefill_node or "", record.decode_node or "", record.direction or "")
+            self._count(self._ttft, record.ttft_s, pair)
+            self._count(self._bytes, record.bytes, pair)
+            self._count(self._descriptors, record.descriptors, pair)
+            for stage in STAGES:
+                self._count(self._stage, record.stage(stage), (*pair, stage.removesuffix("_s")))
+
+    def collect(self) -> Iterator[Sample]:
+        """Read what was appended and yield the histograms."""
+        self._stream.poll()
+        followers = self._stream.followers
+        self.missing = (*self._stream.missing, *(one.last_error for one in followers if one.last_error))
+        for histograms in (self._ttft, self._stage, self._bytes, self._descriptors):
+            yield from histograms.samples()
+        yield READ.sample(float(self._read))
+        yield DROPPED.sample(float(self._stream.duplicates), "duplicate")
+        yield DROPPED.sample(float(sum(one.invalid for one in followers)), "invalid")
+        yield IMPOSSIBLE.sample(float(self._impossible))
+        yield BACKLOG.sample(float(self._stream.backlog_bytes()))
+
+    def _count(self, histograms: Histograms, value: float | None, labels: tuple[str, ...]) -> None:
+        if value is None:
+            return
+        if value < 0:
+            self._impossible += 1
+        else:
+            histograms.observe(value, labels)
+
+
+def create(setup: Setup) -> RecordsCollector | None:
+    return RecordsCollector(setup) if any(one.records is not None for one in setup.engines) else None

@@ -1,0 +1,117 @@
+"""The exporter's configuration: a TOML file, every field optional; what is wrong is named by file and field."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kvdiag.errors import InputError, UsageError
+from kvdiag_exporters.collectors.base import Engine
+
+DEFAULT_LISTEN = "127.0.0.1:9846"
+_LISTEN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One [[engines]] table; paths are relative to the configuration file."""
+
+    name: _Text
+    node: _Text | None = None
+    role: Literal["prefill", "decode", "both"] = "both"
+    pid: Annotated[int, Meta(ge=1)] | None = None
+    nixl_telemetry: _Text | None = None
+    records: _Text | None = None
+
+
+class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The [recorder] table: the folder of the trace bundle to write."""
+
+    path: _Text
+    incident_start_s: float | None = None
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file. `root` is where the host's file system is seen (a container: "/host")."""
+
+    listen: _Text = DEFAULT_LISTEN
+    address_file: _Text | None = None
+    interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
+    node: _Text | None = None
+    root: _Text = "/"
+    engines: tuple[EngineConfig, ...] = ()
+    recorder: RecorderConfig | None = None
+
+
+def load(path: Path) -> Config:
+    """Return the configuration in a file, its paths made absolute; InputError names the file and the field."""
+    try:
+        raw = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_with_field(str(error))}") from None
+    names = [engine.name for engine in config.engines]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"{path}: engines: the name {name!r} is given {names.count(name)} times; give each its own"
+            )
+    try:
+        split_listen(config.listen)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+    return _absolute(config, path.absolute().parent)
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Return address and port of ADDR:PORT (IPv6 in brackets); UsageError where it is not that."""
+    match = _LISTEN.fullmatch(listen)
+    if not match or int(match["port"]) > 65535:
+        raise UsageError(f"listen is {listen!r}; give ADDR:PORT, for example {DEFAULT_LISTEN} (port 0: any free one)")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def engines(config: Config, node: str) -> tuple[Engine, ...]:
+    """Return the engines, those without a node of their own on `node`."""
+    return tuple(
+        Engine(
+            name=one.name,
+            node=one.node or node,
+            role=one.role,
+            pid=one.pid,
+            nixl_telemetry=None if one.nixl_telemetry is None else Path(one.nixl_telemetry),
+            records=None if one.records is None else Path(one.records),
+        )
+        for one in config.engines
+    )
+
+
+def _with_field(text: str) -> str:
+    """Turn msgspec's "… - at `$.engines[0].pid`" into "engines[0].pid: …"."""
+    what, _, where = text.rpartition(" - at `$")
+    if not what:
+        return text
+    return f"{where.rstrip('`').lstrip('.') or 'the file'}: {what}"
+
+
+def _absolute(config: Config, base: Path) -> Config:
+    def place(path: str | None) -> str | None:
+        return None if path is None else str(base / path)
+
+    return msgspec.structs.replace(
+        config,
+        address_file=place(config.address_file),
+        engines=tuple(
+            msgspec.structs.replace(one, nixl_telemetry=place(one.nixl_telemetry), records=place(one.records))
+            for one in config.engines
+        ),
+        recorder=config.recorder and msgspec.structs.replace(config.recorder, path=str(base / config.recorder.path)),
+    )

@@ -1,0 +1,36 @@
+"""Counting values into buckets, for a bounded number of label combinations."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from kvdiag_exporters.catalog import Buckets, Metric, Sample
+
+MOST_SERIES = 256
+OVERFLOW = "(other)"
+"""Label values of everything that came after MOST_SERIES combinations."""
+
+
+class Histograms:
+    """One histogram metric: a row of buckets per combination of label values, the first MOST_SERIES of them."""
+
+    def __init__(self, metric: Metric, bounds: tuple[float, ...]) -> None:
+        self.metric = metric
+        self._bounds = bounds
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def observe(self, value: float, labels: tuple[str, ...]) -> None:
+        """Count one value, in the metric's unit."""
+        counts = self._counts.get(labels)
+        if counts is None:
+            if len(self._counts) >= MOST_SERIES:
+                labels = (OVERFLOW,) * len(labels)
+            counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
+            self._sums.setdefault(labels, 0.0)
+        counts[bisect_left(self._bounds, value)] += 1
+        self._sums[labels] += value
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield every combination seen so far."""
+        for labels, counts in list(self._counts.items()):
+            yield self.metric.sample(Buckets(self._bounds, tuple(counts), self._sums[labels]), *labels)

@@ -1,0 +1,118 @@
+"""Runs all collectors for one instant, each in a thread of its own, so that one that fails or hangs hides no other."""
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvdiag.sources.base import Clock
+from kvdiag_exporters.catalog import Sample
+from kvdiag_exporters.collectors.base import Collector, Outcome
+
+_log = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+"""How long one collection waits for its collectors: half of Prometheus's default scrape timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """All samples of one instant (`time_s` since the epoch, `monotonic_s` for ages) and how each collector fared."""
+
+    time_s: float
+    monotonic_s: float
+    samples: tuple[Sample, ...]
+    outcomes: Mapping[str, Outcome]
+
+
+class Scraper:
+    """Collects on demand; callers within `max_age_s` of a collection, and callers during one, share it."""
+
+    def __init__(
+        self, collectors: Mapping[str, Collector], clock: Clock, max_age_s: float = 0.0, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._workers = {name: _Worker(name, collector, clock) for name, collector in collectors.items()}
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._last: Collection | None = None
+
+    @property
+    def last(self) -> Collection | None:
+        """The last collection, whatever its age; None before the first."""
+        return self._last
+
+    def collect(self, *, fresh: bool = False, timeout_s: float | None = None) -> Collection:
+        """Return a collection not older than the limit (`fresh`: a new one), within the time limit of the scraper."""
+        asked_s = self._clock.monotonic_s()
+        with self._lock:
+            oldest_s = asked_s if fresh else asked_s - self._max_age_s
+            if self._last is None or self._last.monotonic_s < oldest_s:
+                self._last = self._collect(self._timeout_s if timeout_s is None else timeout_s)
+            return self._last
+
+    def _collect(self, timeout_s: float) -> Collection:
+        time_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
+        running = [worker for worker in self._workers.values() if worker.start()]
+        for worker in running:
+            worker.finished.wait(max(0.0, start_s + timeout_s - self._clock.monotonic_s()))
+        samples: list[Sample] = []
+        for worker in self._workers.values():
+            samples += worker.result(timeout_s)
+        outcomes = {name: worker.outcome for name, worker in self._workers.items()}
+        return Collection(time_s=time_s, monotonic_s=start_s, samples=tuple(samples), outcomes=outcomes)
+
+
+class _Worker:
+    """One collector and its thread, which ends with the process and is never waited for without a limit."""
+
+    def __init__(self, name: str, collector: Collector, clock: Clock) -> None:
+        self.finished = threading.Event()
+        self.outcome = Outcome(duration_s=0.0, error="has not run yet")
+        self._name, self._collector, self._clock = name, collector, clock
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._busy = False
+        self._samples: list[Sample] = []
+        threading.Thread(target=self._run, name=f"collect-{name}", daemon=True).start()
+
+    def start(self) -> bool:
+        """Begin a collection unless the last one is still running."""
+        if self._busy:
+            return False
+        self._busy = True
+        self.finished.clear()
+        self._asked.put(None)
+        return True
+
+    def result(self, timeout_s: float) -> list[Sample]:
+        """Return the samples of a finished collection; none, and the outcome says so, of one that still runs."""
+        if self.finished.is_set():
+            return self._samples
+        self.outcome = Outcome(
+            duration_s=timeout_s, error=f"still running after {timeout_s:g} s", good_s=self.outcome.good_s
+        )
+        return []
+
+    def _run(self) -> None:
+        while True:
+            self._asked.get()
+            start_s = self._clock.monotonic_s()
+            error, samples = "", []
+            try:
+                samples = list(self._collector.collect())
+            except Exception as failure:  # whatever it is: the other collectors go on
+                error = f"{type(failure).__name__}: {failure}"
+                if error != self.outcome.error:
+                    _log.warning("collector %s failed: %s", self._name, error, exc_info=True)
+            end_s = self._clock.monotonic_s()
+            self.outcome = Outcome(
+                duration_s=end_s - start_s,
+                error=error,
+                missing=self._collector.missing,
+                good_s=self.outcome.good_s if error else end_s,
+            )
+            self._samples = samples
+            self._busy = False
+            self.finished.set()

@@ -1,0 +1,129 @@
+"""The HTTP endpoints: /metrics, /healthz and a landing page."""
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from prometheus_client import make_wsgi_app
+
+from kvdiag.errors import UnavailableError
+from kvdiag_exporters.exposition import registry
+from kvdiag_exporters.scraper import Scraper
+
+_log = logging.getLogger(__name__)
+_IDLE_S = 15.0
+_PAGE = b"""<!doctype html><title>kvdiag exporter</title><h1>kvdiag exporter</h1>
+<p><a href="/metrics">/metrics</a> for Prometheus, <a href="/healthz">/healthz</a> how each collector fares.</p>
+"""
+
+
+class HttpServer:
+    """Serves until `stop`; `address` is HOST:PORT as bound, `ready` the answer to whether it may be sent traffic."""
+
+    def __init__(self, host: str, port: int, scraper: Scraper, monotonic_s: Callable[[], float]) -> None:
+        self._scraper = scraper
+        self._monotonic_s = monotonic_s
+        self._metrics = make_wsgi_app(registry(scraper, monotonic_s))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server_class = type("Server", (_Server,), {"address_family": family})
+        try:
+            self._server: _Server = server_class((host, port), _Handler)
+        except OSError as error:
+            raise UnavailableError(_cannot_listen(host, port, error)) from error
+        self._server.set_app(self._answer)
+        bound_host, bound_port = self._server.server_address[:2]
+        shown = f"[{bound_host!s}]" if family == socket.AF_INET6 else str(bound_host)
+        self.address = f"{shown}:{bound_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no new request; those being answered end with the process at the latest."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _reply(start_response, "405 Method Not Allowed", "text/plain", b"only GET and HEAD\n")
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            answer: Iterable[bytes] = self._metrics(environ, start_response)
+            return answer
+        if path == "/healthz":
+            status, body = self._health()
+            return _reply(start_response, status, "application/json", body)
+        if path in ("", "/"):
+            return _reply(start_response, "200 OK", "text/html; charset=utf-8", _PAGE)
+        return _reply(start_response, "404 Not Found", "text/plain", b"try /metrics\n")
+
+    def _health(self) -> tuple[str, bytes]:
+        last = self._scraper.last
+        now_s = self._monotonic_s()
+        document = {
+            "ready": last is not None,
+            "last_collection_age_s": None if last is None else round(now_s - last.monotonic_s, 3),
+            "collectors": {
+                name: {
+                    "success": outcome.error == "",
+                    "error": outcome.error,
+                    "duration_s": round(outcome.duration_s, 6),
+                    "data_age_s": None if outcome.good_s is None else round(now_s - outcome.good_s, 3),
+                    "missing": outcome.missing,
+                }
+                for name, outcome in (last.outcomes if last else {}).items()
+            },
+        }
+        status = "200 OK" if last is not None else "503 Service Unavailable"
+        return status, json.dumps(document, indent=2).encode() + b"\n"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    # Answers are short; the kernel holds further scrapers meanwhile.
+    request_queue_size = 128
+
+    def server_bind(self) -> None:
+        # HTTPServer.server_bind would ask the resolver for this host's name, which can take seconds.
+        socket_server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
+        _log.debug("request from %s failed", client_address, exc_info=True)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _IDLE_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
+        _log.debug("%s %s", self.client_address[0], format % args)
+
+
+def socket_server_bind(server: WSGIServer) -> None:
+    """Bind the server's socket and note the address it got."""
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.socket.bind(server.server_address)
+    server.server_address = server.socket.getsockname()
+
+
+def _reply(start_response: StartResponse, status: str, kind: str, body: bytes) -> list[bytes]:
+    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"listen: {host}:{port} is taken by another program; stop it, or choose another port with --listen"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"listen: {host} is no address of this host; choose one of its own, or 127.0.0.1"
+    return f"listen: cannot listen on {host}:{port}: {error.strerror or error}"

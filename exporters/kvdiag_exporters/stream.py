@@ -1,0 +1,80 @@
+"""The stream of per-request records: read once from every engine's file, given to everyone who asked for it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kvdiag.model.missing import Missing
+from kvdiag.model.transfer import TransferRecord
+from kvdiag.sources.records import RecordFollower
+
+REMEMBERED = 100_000
+"""How many request ids are remembered to recognise a record that comes twice (about 15 MB)."""
+
+Sink = Callable[[Sequence[TransferRecord]], None]
+
+
+class RecordStream:
+    """Follows files of records and hands each request's record to every sink once.
+
+    Counts: `duplicates`, records of a request that was seen before; `followers` count lines of their own.
+    """
+
+    def __init__(self) -> None:
+        self.followers: list[RecordFollower] = []
+        self.duplicates = 0
+        self.missing: tuple[str, ...] = ()
+        self._sinks: list[Sink] = []
+        self._lock = threading.Lock()
+        self._known: set[int] = set()
+        self._order: deque[int] = deque()
+
+    def follow(self, path: Path) -> None:
+        """Add a file; the same file named twice is followed once."""
+        if path not in [one.path for one in self.followers]:
+            self.followers.append(RecordFollower(path))
+
+    def add_sink(self, sink: Sink) -> None:
+        """Add a receiver; it is called with each batch of new records, by one thread at a time."""
+        self._sinks.append(sink)
+
+    def remember(self, request_id: str) -> bool:
+        """Return whether this request is new, and remember it."""
+        key = hash(request_id)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        self._order.append(key)
+        if len(self._order) > REMEMBERED:
+            self._known.discard(self._order.popleft())
+        return True
+
+    def poll(self) -> int:
+        """Read what was appended since the last call and give it to the sinks; return how many records were read."""
+        count = 0
+        with self._lock:
+            missing = []
+            for follower in self.followers:
+                records = follower.read()
+                if isinstance(records, Missing):
+                    missing.append(records.missing)
+                    continue
+                count += len(records)
+                fresh = [record for record in records if self.remember(record.request_id)]
+                self.duplicates += len(records) - len(fresh)
+                if fresh:
+                    for sink in self._sinks:
+                        sink(fresh)
+            self.missing = tuple(missing)
+        return count
+
+    def drain(self, until: Callable[[], bool]) -> None:
+        """Read on until no file has anything more, or `until()` says that the time is over."""
+        self.poll()
+        while self.backlog_bytes() > 0 and not until():
+            self.poll()
+
+    def backlog_bytes(self) -> int:
+        """Return how many bytes of the files have not been read yet."""
+        return sum(one.backlog_bytes() for one in self.followers)
