@@ -61,6 +61,7 @@ def agent(
         session_idle_s=idle,
     )
     factory = TargetFactory(DeviceOptions(device=device, port=port, gid_index=gid_index), idle)
+    factory.preload()
     server = AgentServer(address, credential, Sessions(factory, limits))
     demanded = credential.demanded_of_clients
     if output is Format.JSON:

@@ -35,7 +35,9 @@ class ProbeEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDurations:
-    """Seconds of each step. Registration (None for TCP) and the peer's set-up are inside `connect_s` at the peer."""
+    """Seconds of each step: `connect_s` from the first queue pair call to both ends connected, the exchange over the
+    control channel included and memory excluded; registration is None for TCP, which has none.
+    """
 
     connect_s: float
     register_s: float | None

@@ -70,6 +70,11 @@ class Memory:
         self._map = mmap.mmap(-1, size)
         self.view = memoryview(self._map)
 
+    def touch(self) -> None:
+        """Fault every page in, so that registering the memory is not charged for it."""
+        for offset in range(0, len(self.view), mmap.PAGESIZE):
+            self.view[offset] = 0
+
     def close(self) -> None:
         """Give the memory back to the system; a view that someone still holds keeps it alive instead."""
         try:

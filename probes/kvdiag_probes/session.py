@@ -88,7 +88,7 @@ class _Far:
 
 @contextlib.contextmanager
 def _open_rdma(options: ProbeOptions, client: AgentClient, size: int) -> Iterator[_Link]:
-    from kvdiag_probes.verbs import Endpoint
+    from kvdiag_probes.verbs import Endpoint, preload
 
     choice = choose(
         read_devices(),
@@ -97,13 +97,15 @@ def _open_rdma(options: ProbeOptions, client: AgentClient, size: int) -> Iterato
         gid_index=options.gid_index,
         addresses=[client.local_address] if client.local_address else [],
     )
+    preload()
     started_s = time.perf_counter()
     with Endpoint(choice, size, options.settings.queue_depth) as endpoint:
         request = OpenRequest(transport=Transport.RDMA, size=size, queue_pair=endpoint.address)
         with _session(options, client, request) as session:
             assert session.queue_pair is not None
             endpoint.connect(session.queue_pair)
-            connect_s = time.perf_counter() - started_s
+            memory_s = endpoint.allocate_s + endpoint.register_s + session.allocate_s + session.register_s
+            connect_s = time.perf_counter() - started_s - memory_s
             remote = session.queue_pair
             if options.inject == "wrong-rkey":
                 remote = msgspec.structs.replace(remote, rkey=remote.rkey ^ 0x0F00FF00)

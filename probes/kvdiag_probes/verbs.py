@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib
 import resource
 import secrets
 import time
@@ -25,18 +26,27 @@ _EMPTY_POLLS_BEFORE_YIELD = 64
 _YIELD_S = 20e-6
 
 
+def preload() -> None:
+    """Import pyverbs, which takes longer than any connection; UndeterminedError where it is not installed."""
+    make_importable()
+    for module in ("addr", "cq", "device", "enums", "mr", "pd", "qp", "wr"):
+        importlib.import_module(f"pyverbs.{module}")
+
+
 class Endpoint:
     """One end: device context, protection domain, completion queue, one RC queue pair, one registered buffer.
 
-    `close` frees them in the reverse order; nothing is left to the garbage collector.
+    `close` frees them in the reverse order; nothing is left to the garbage collector. `allocate_s` and `register_s`
+    are the seconds that the buffer and its registration took.
     """
 
     def __init__(self, choice: Choice, size: int, queue_depth: int) -> None:
-        make_importable()
+        preload()
         from pyverbs.pyverbs_error import PyverbsError
 
         self.choice = choice
         self.register_s = 0.0
+        self.allocate_s = 0.0
         self._resources: list[Any] = []
         self._memory: Memory | None = None
         self._pyverbs_error = PyverbsError
@@ -66,15 +76,19 @@ class Endpoint:
             )
         domain = self._keep(PD(context))
         self.cq = self._keep(CQ(context, queue_depth + _SPARE_CQES))
+        started_s = time.perf_counter()
         self._memory = Memory(size)
-        self._memory.view[:] = bytes(size)  # touched pages: page faults are not registration
+        self._memory.touch()
+        self.allocate_s = time.perf_counter() - started_s
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory.view))
         access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
         started_s = time.perf_counter()
         self.mr = self._keep(MR(domain, size, access, address=address))
         self.register_s = time.perf_counter() - started_s
         capabilities = QPCap(max_send_wr=queue_depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
-        self.qp = self._keep(QP(domain, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities)))
+        self.qp = self._keep(
+            QP(domain, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities, sq_sig_all=0))
+        )
         attributes = QPAttr(port_num=self.choice.port)
         attributes.qp_access_flags = access
         self.qp.to_init(attributes)
@@ -92,7 +106,7 @@ class Endpoint:
 
     def connect(self, remote: QueuePairAddress) -> None:
         """Take the queue pair to RTS towards the remote one; the path MTU is the smaller of both ends'."""
-        from pyverbs.addr import AHAttr, GlobalRoute
+        from pyverbs.addr import GID, AHAttr, GlobalRoute
         from pyverbs.qp import QPAttr
 
         mtu = min(self.address.mtu, remote.mtu)
@@ -107,7 +121,7 @@ class Endpoint:
         attributes.timeout = TIMEOUT_EXPONENT
         attributes.retry_cnt = RETRIES
         attributes.rnr_retry = 6
-        route = GlobalRoute(dgid=_long(remote.gid), sgid_index=self.choice.gid_index, hop_limit=64)
+        route = GlobalRoute(dgid=GID(_long(remote.gid)), sgid_index=self.choice.gid_index, hop_limit=64)
         attributes.ah_attr = AHAttr(port_num=self.choice.port, is_global=1, gr=route, dlid=remote.lid)
         try:
             self.qp.to_rts(attributes)

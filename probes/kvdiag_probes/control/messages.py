@@ -49,9 +49,10 @@ class OpenRequest(_Message, frozen=True, kw_only=True):
 
 
 class OpenAnswer(_Message, frozen=True, kw_only=True):
-    """`register_s` and `setup_s` are what registration and queue pair set-up took at the agent, seconds."""
+    """What the agent spent on its buffer, its registration and the rest of the set-up is in seconds."""
 
     session: _Text
+    allocate_s: float
     register_s: float
     setup_s: float
     device: _Text | None = None

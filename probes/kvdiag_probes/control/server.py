@@ -193,7 +193,8 @@ def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
         except KvdiagError as error:
             return _refuse(next((status for kind, status in _STATUS_OF if isinstance(error, kind)), 500), str(error))
         except Exception as error:
-            _log.exception("%s %s failed", request.method, request.url.path)
+            _log.error("%s %s failed: %s: %s", request.method, request.url.path, type(error).__name__, error)
+            _log.debug("traceback", exc_info=True)
             return _refuse(500, f"internal error: {type(error).__name__}: {error}")
 
     return guarded

@@ -1,17 +1,19 @@
 """The far ends of the data paths: an RC queue pair, or a TCP server, with the buffer behind it."""
 
 import ipaddress
+import logging
 import secrets
 import time
 from dataclasses import dataclass
 
-from kvdiag.errors import InputError
+from kvdiag.errors import InputError, UndeterminedError
 from kvdiag_probes.control.messages import OpenAnswer, OpenRequest
 from kvdiag_probes.control.sessions import Target
 from kvdiag_probes.datapath import Memory, Transport
 from kvdiag_probes.gid import choose
 from kvdiag_probes.tcp import TcpTarget
 
+_log = logging.getLogger(__name__)
 _QUEUE_DEPTH = 16
 """The agent posts nothing; this only sizes what a queue pair must have."""
 
@@ -31,6 +33,18 @@ class TargetFactory:
     def __init__(self, options: DeviceOptions, idle_s: float) -> None:
         self._options = options
         self._idle_s = idle_s
+
+    def preload(self) -> None:
+        """Import what RDMA sessions need where there is an RDMA device, so that the first probe need not wait."""
+        from kvdiag_probes.rdma_path import read_devices
+
+        if read_devices().devices:
+            from kvdiag_probes.verbs import preload
+
+            try:
+                preload()
+            except UndeterminedError as error:
+                _log.warning("only --transport tcp is served: %s", error)
 
     def __call__(self, request: OpenRequest, local_address: str) -> Target:
         if request.transport == Transport.TCP:
@@ -54,7 +68,12 @@ class _TcpTarget:
 
     def describe(self, session: str) -> OpenAnswer:
         return OpenAnswer(
-            session=session, register_s=0.0, setup_s=0.0, tcp_port=self._server.port, tcp_key=self._key.hex()
+            session=session,
+            allocate_s=0.0,
+            register_s=0.0,
+            setup_s=0.0,
+            tcp_port=self._server.port,
+            tcp_key=self._key.hex(),
         )
 
     def close(self) -> None:
@@ -88,7 +107,7 @@ class _RdmaTarget:
         except BaseException:
             self._endpoint.close()
             raise
-        self._setup_s = time.perf_counter() - started_s - self._endpoint.register_s
+        self._setup_s = time.perf_counter() - started_s - self._endpoint.allocate_s - self._endpoint.register_s
 
     @property
     def buffer(self) -> memoryview:
@@ -97,6 +116,7 @@ class _RdmaTarget:
     def describe(self, session: str) -> OpenAnswer:
         return OpenAnswer(
             session=session,
+            allocate_s=self._endpoint.allocate_s,
             register_s=self._endpoint.register_s,
             setup_s=self._setup_s,
             device=self._endpoint.choice.name,
