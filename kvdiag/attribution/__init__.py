@@ -1,1 +1,5 @@
-"""TTFT variance to causes: pure numerics, no I/O."""
+"""TTFT variance to causes: pure numerics on a Bundle (extra `analysis`)."""
+
+from kvdiag.attribution.pipeline import diagnose
+
+__all__ = ["diagnose"]

@@ -122,8 +122,10 @@ def _refuse_mixed_granularity(table: Table, numbers: dict[str, Floats]) -> None:
         if coarse not in numbers:
             continue
         for name in fine:
-            both = np.flatnonzero(~np.isnan(numbers[coarse]) & ~np.isnan(numbers[name])) if name in numbers else []
-            if len(both):
+            if name not in numbers:
+                continue
+            both = np.flatnonzero(~np.isnan(numbers[coarse]) & ~np.isnan(numbers[name]))
+            if both.size:
                 place = table.place(int(both[0]))
                 raise InputError(f"{place}: {coarse} and {name} are both given, and the first contains the second")
 

@@ -1,0 +1,155 @@
+"""What a cause is: the stages it can act in, what physically drives it, and the evidence that it changed."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kvdiag.attribution.causes
+from kvdiag.attribution.frame import Frame, NodeRate, Role
+from kvdiag.model.finding import Evidence
+from kvdiag.model.missing import Missing
+
+Floats = NDArray[np.float64]
+
+SEEN = 1.0
+"""Strength of a mechanism that counters show directly."""
+SHAPE = 0.9
+"""Strength of a mechanism read off the shape of the stages alone."""
+ELIMINATION = 0.75
+"""Strength of a mechanism that is merely the only one that acts in a stage: what would show it was not recorded."""
+
+KV_STAGES = ("admit_s", "pull_wait_s", "setup_s", "register_s", "handle_s", "post_s", "wire_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dose:
+    """How much of the mechanism each request got, zero where it was as in the baseline.
+
+    `columns` are in any unit, each with the largest plausible seconds per unit in `ceilings`; `moved` says whether
+    the mechanism itself changed, by the thresholds in `evidence`; `strength` is SEEN, SHAPE or ELIMINATION.
+    """
+
+    columns: tuple[Floats, ...]
+    ceilings: tuple[float, ...]
+    moved: bool
+    evidence: tuple[Evidence, ...]
+    strength: float = SEEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Driver:
+    """A normal driver of stages (tokens, bytes): its seconds per unit are learnt from the baseline alone."""
+
+    column: Floats
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A factor of the work offered to prefill: `ratio` incident / baseline, `error` the standard error of its log."""
+
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """`stages` are fine stages; `owns` those whose otherwise unexplained excess is this cause's, if it moved.
+
+    `side` is where the cause sits (None: wherever its seconds concentrate), `covers` which driver stages it explains.
+    `workload` marks what users asked for, as against what the machines did.
+    """
+
+    id: str
+    action: str
+    stages: tuple[str, ...] = ()
+    owns: tuple[str, ...] = ()
+    side: Role | None = None
+    workload: bool = False
+    dose: Callable[[Frame], Dose | Missing] | None = None
+    drivers: Callable[[Frame], tuple[Driver, ...] | Missing] | None = None
+    load: Callable[[Frame], Load | Missing] | None = None
+    evidence: Callable[[Frame], tuple[Evidence, ...]] | None = None
+
+
+def discover() -> tuple[Cause, ...]:
+    """Return the CAUSE object of every module in this folder that has one, sorted by id."""
+    found = []
+    for module_info in pkgutil.iter_modules(kvdiag.attribution.causes.__path__):
+        module = importlib.import_module(f"kvdiag.attribution.causes.{module_info.name}")
+        cause = getattr(module, "CAUSE", None)
+        if isinstance(cause, Cause):
+            found.append(cause)
+    return tuple(sorted(found, key=lambda cause: cause.id))
+
+
+def positive(values: Floats) -> Floats:
+    """Return the values above zero; not observed counts as no dose."""
+    return np.maximum(np.nan_to_num(values, nan=0.0), 0.0)
+
+
+def rate_evidence(metric: str, rates: list[NodeRate], unit: str, threshold: str, most: int = 3) -> tuple[Evidence, ...]:
+    """Return one line per node, the largest rise first: baseline and incident rate, and where they were read."""
+    worst = sorted(rates, key=lambda rate: rate.incident - rate.base, reverse=True)[:most]
+    return tuple(
+        Evidence(
+            name=f"{metric} @ {rate.node}",
+            value=f"{rate.base:.4g} → {rate.incident:.4g} {unit}",
+            source=f"counters, {metric}, means before and after",
+            threshold=threshold,
+        )
+        for rate in worst
+    )
+
+
+def counter_dose(
+    frame: Frame,
+    metric: str,
+    roles: tuple[Role, ...],
+    *,
+    per_pull: bool,
+    factor: float,
+    least: float,
+    unit: str,
+    pad_s: float,
+) -> Dose | Missing:
+    """Return the excess of one counter or gauge at the row's nodes over those nodes' own baseline.
+
+    It moved where some node's incident mean is above `factor` times its baseline mean and `least` (`unit`) above it.
+    """
+    column = np.zeros(frame.rows)
+    moved: list[NodeRate] = []
+    seen: list[NodeRate] = []
+    for role in roles:
+        values = frame.around(metric, role, pad_s)
+        if values is None:
+            continue
+        pulls = frame.pull_rate(role)
+        scale = 1 / pulls if per_pull else np.ones(frame.rows)
+        column += positive(values - frame.reference(metric, role, "base_high")) * scale
+        labels = frame.nodes(role)
+        for code, node in enumerate(labels.names):
+            rate = frame.rates(metric).get(node)
+            rows = labels.codes == code
+            if rate is None or rate in seen or not rows.any():
+                continue
+            seen.append(rate)
+            bar = least * (
+                float(pulls[rows & frame.incident].mean()) if per_pull and (rows & frame.incident).any() else 1
+            )
+            if rate.incident > factor * rate.base and rate.incident - rate.base > bar:
+                moved.append(rate)
+    if not seen:
+        return Missing(f"{metric} was not recorded at the nodes of the requests")
+    return Dose(
+        columns=(column,),
+        ceilings=(np.inf,),
+        moved=bool(moved),
+        evidence=rate_evidence(
+            metric, moved or seen, f"{unit.partition(' ')[0]}", f"> {factor:g}× and + {least:g} {unit}"
+        ),
+    )

@@ -1,0 +1,33 @@
+"""cache.multi_turn_recompute: later turns compute their conversation's history again."""
+
+from kvdiag.attribution.causes.base import Cause, Driver, Load
+from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load
+from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.workload import first_turns_lose, recomputed
+from kvdiag.model.missing import Missing
+
+
+def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
+    """Return the tokens computed beyond the baseline's hit ratio, if first turns hit the cache as before."""
+    tokens = recomputed(frame)
+    if tokens is None or first_turns_lose(frame) is None:
+        return Missing("requests have no uncached_tokens and turn beside prompt_tokens")
+    return (Driver(column=tokens, stages=("prefill_s",)),) if first_turns_lose(frame) is False else ()
+
+
+def load(frame: Frame) -> Load | Missing:
+    """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
+    if first_turns_lose(frame) is not False:
+        return Missing("first turns lost cached tokens too, or turns are not recorded")
+    return miss_load(frame)
+
+
+CAUSE = Cause(
+    id="cache.multi_turn_recompute",
+    side="prefill",
+    drivers=drivers,
+    load=load,
+    evidence=evidence,
+    action="keep conversations where their KV cache is: sticky routing of turns, KV transfer back to prefill, longer "
+    "retention of finished turns",
+)

@@ -1,0 +1,62 @@
+"""cache.prefix_miss: prompts that used to be found in the prefix cache are computed again."""
+
+from kvdiag.attribution.causes.base import Cause, Driver, Load
+from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.workload import first_turns_lose, recomputed, usual_uncached
+from kvdiag.model.finding import Evidence
+from kvdiag.model.missing import Missing
+
+
+def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
+    """Return the tokens computed beyond the baseline's hit ratio, unless only later turns lost theirs."""
+    tokens = recomputed(frame)
+    if tokens is None:
+        return Missing("requests have no uncached_tokens beside prompt_tokens")
+    return () if first_turns_lose(frame) is False else (Driver(column=tokens, stages=("prefill_s",)),)
+
+
+def load(frame: Frame) -> Load | Missing:
+    """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
+    if first_turns_lose(frame) is False:
+        return Missing("first turns hit the cache as before")
+    return miss_load(frame)
+
+
+def miss_load(frame: Frame) -> Load | Missing:
+    """Return by which factor cache misses alone raised the tokens to compute."""
+    extra, usual = recomputed(frame), usual_uncached(frame)
+    if extra is None or usual is None:
+        return Missing("requests have no uncached_tokens beside prompt_tokens")
+    mean = max(float(usual[frame.incident].mean()), 1e-9)
+    after = extra[frame.incident]
+    error = float(after.std() / max(len(after), 1) ** 0.5 / mean)
+    return Load(ratio=max(1 + float(after.mean()) / mean, 1e-6), error=error)
+
+
+def evidence(frame: Frame) -> tuple[Evidence, ...]:
+    """Return the hit ratio by class of turns before and after."""
+    prompt, uncached, turn = frame.number("prompt_tokens"), frame.number("uncached_tokens"), frame.number("turn")
+    if prompt is None or uncached is None:
+        return ()
+    classes = {"all turns": prompt > 0}
+    if turn is not None:
+        classes = {"first turns": turn <= 1, "later turns": turn > 1}
+    lines = []
+    for name, rows in classes.items():
+        parts = [rows & ~frame.incident, rows & frame.incident]
+        if all(prompt[part].sum() > 0 for part in parts):
+            ratios = [1 - float(uncached[part].sum() / prompt[part].sum()) for part in parts]
+            value = f"{ratios[0]:.1%} → {ratios[1]:.1%}"
+            lines.append(Evidence(name=f"cached share of prompt tokens, {name}", value=value, source="requests"))
+    return tuple(lines)
+
+
+CAUSE = Cause(
+    id="cache.prefix_miss",
+    side="prefill",
+    drivers=drivers,
+    load=load,
+    evidence=evidence,
+    action="see why the prefix cache lost its entries: eviction (too small for the working set), changed prompt "
+    "templates, a restart, routing that no longer follows the prefix",
+)

@@ -1,0 +1,52 @@
+"""fabric.incast: many senders to one receiver at once, more bytes than before."""
+
+import numpy as np
+
+from kvdiag.attribution.causes.base import Cause, Dose, positive, rate_evidence
+from kvdiag.attribution.frame import Frame
+from kvdiag.model.missing import Missing
+
+LEAST_RISE = 1.25
+"""Fan-in needs more bytes at the receiver than in the baseline; otherwise transfers in flight are only a symptom."""
+MOST_COEFFICIENT = 20.0
+
+
+def dose(frame: Frame) -> Dose | Missing:
+    """Return baseline transfer seconds times the transfers in flight beyond the baseline, where offered bytes rose."""
+    size = frame.number("bytes")
+    running = frame.around("engine.pulls_in_flight", "decode")
+    if size is None or running is None:
+        return Missing("engine.pulls_in_flight at the decode nodes or the bytes column was not recorded")
+    labels = frame.nodes("decode")
+    received = frame.rates("nic.rx_bytes")
+    rises = []
+    for code, node in enumerate(labels.names):
+        here = labels.codes == code
+        if node in received:
+            rate = received[node]
+            rises.append(rate.incident / max(rate.base, 1.0))
+        else:
+            before, after = size[here & ~frame.incident].sum(), size[here & frame.incident].sum()
+            spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
+            rises.append(float(after / spans[1]) / max(float(before / spans[0]), 1.0))
+    rose = np.array([*(rise > LEAST_RISE for rise in rises), False])[labels.codes]
+    extra = positive(running - frame.reference("engine.pulls_in_flight", "decode"))
+    nodes = [node for node, rise in zip(labels.names, rises, strict=True) if rise > LEAST_RISE]
+    return Dose(
+        columns=(size * frame.seconds_per_byte() * np.where(rose & frame.incident, extra, 0.0),),
+        ceilings=(MOST_COEFFICIENT,),
+        moved=bool(nodes),
+        evidence=rate_evidence(
+            "nic.rx_bytes", [received[node] for node in nodes if node in received], "B/s", f"> {LEAST_RISE:g}×"
+        ),
+    )
+
+
+CAUSE = Cause(
+    id="fabric.incast",
+    stages=("wire_s", "pull_wait_s"),
+    side="decode",
+    dose=dose,
+    action="spread requests over the decode nodes again (routing, sticky sessions), or limit transfers in flight "
+    "per node",
+)

@@ -1,0 +1,95 @@
+"""fabric.link_degraded: a link runs slower than it did, for every byte, without loss or congestion marks."""
+
+import numpy as np
+
+from kvdiag.attribution.causes.base import SEEN, SHAPE, Cause, Dose, Floats, positive
+from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
+from kvdiag.attribution.frame import Frame
+from kvdiag.model.finding import Evidence
+from kvdiag.model.missing import Missing
+
+LEAST_DROP = 0.9
+"""A reported link speed below 90 % of the baseline's is a drop; links come in steps of two or more."""
+MOST_COEFFICIENT = 20.0
+"""A slow link also queues its own transfers: allow up to twenty times the bare serialisation time."""
+
+
+def dose(frame: Frame) -> Dose | Missing:
+    """Return baseline transfer seconds times (baseline speed / actual speed - 1), the slower end of the pair.
+
+    Speed is nic.link_gbps where it was recorded and changed, else the goodput ceiling of the node's large transfers.
+    """
+    size = frame.number("bytes")
+    if size is None:
+        return Missing("requests have no bytes column")
+    seconds = size * frame.seconds_per_byte()
+    slow, lines = _reported(frame)
+    strength = SEEN
+    if not lines:
+        slow, lines, reason = _observed(frame)
+        strength = SHAPE
+        if reason and not frame.rates("nic.link_gbps"):
+            return Missing(f"nic.link_gbps was not recorded, and {reason}")
+    return Dose(
+        columns=(seconds * slow,),
+        ceilings=(MOST_COEFFICIENT,),
+        moved=bool((slow[frame.incident] > 0).any()),
+        evidence=tuple(lines),
+        strength=strength,
+    )
+
+
+def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
+    slow = np.zeros(frame.rows)
+    for role in ("prefill", "decode"):
+        now = frame.around("nic.link_gbps", role, 0.5)
+        if now is None:
+            continue
+        usual = frame.reference("nic.link_gbps", role)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drop = np.where(now < LEAST_DROP * usual, usual / np.maximum(now, 1e-3) - 1, 0.0)
+        slow = np.maximum(slow, positive(drop))
+    lines = [
+        Evidence(
+            name=f"nic.link_gbps @ {rate.node}",
+            value=f"{rate.base:.4g} → {rate.incident:.4g} Gb/s (mean)",
+            source="counters, nic.link_gbps, means before and after",
+            threshold=f"< {LEAST_DROP:g}× baseline",
+        )
+        for rate in frame.rates("nic.link_gbps").values()
+        if rate.incident < LEAST_DROP * rate.base
+    ]
+    return (slow, lines) if lines else (np.zeros(frame.rows), [])
+
+
+def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
+    ceilings = goodput_ceilings(frame)
+    if isinstance(ceilings, Missing):
+        return np.zeros(frame.rows), [], str(ceilings.missing)
+    slow, lines = np.zeros(frame.rows), list[Evidence]()
+    host = host_slowdown(frame)
+    for ceiling in ceilings:
+        line = Evidence(
+            name=f"goodput of large transfers @ {ceiling.node}, best tenth",
+            value=f"{ceiling.before / 1e6:,.4g} → {ceiling.after / 1e6:,.4g} MB/s; its middle at "
+            f"{ceiling.narrowness:.0%} of that; other stages of the hosts {host:.2f}× as slow",
+            source="requests, bytes / wire seconds of busy periods",
+            threshold=ceiling.rule,
+        )
+        if ceiling.is_link(host):
+            labels = frame.nodes(ceiling.role)
+            rows = (labels.codes == labels.names.index(ceiling.node)) & frame.incident
+            slow[rows] = np.maximum(slow[rows], ceiling.before / ceiling.after - 1)
+            lines.insert(0, line)
+        else:
+            lines.append(line)
+    return slow, lines[:3], ""
+
+
+CAUSE = Cause(
+    id="fabric.link_degraded",
+    stages=("wire_s",),
+    dose=dose,
+    action="check the link's speed, width and error counters at the nodes named (cable, optics, negotiated rate, a "
+    "rate limit or traffic shaper), and compare with a bandwidth probe between the same pair",
+)

@@ -1,0 +1,57 @@
+"""fabric.loss: packets are lost and sent again."""
+
+import numpy as np
+
+from kvdiag.attribution.causes.base import Cause, Dose, positive, rate_evidence
+from kvdiag.attribution.frame import Frame, NodeRate
+from kvdiag.model.finding import Evidence
+from kvdiag.model.missing import Missing
+
+METRICS = ("nic.out_of_sequence", "nic.retransmits", "nic.ack_timeouts")
+FACTOR, LEAST = 5.0, 1.0
+"""Events per second: healthy links show hundredths of one; below one per second no stage can be seen to slow down."""
+MOST_COEFFICIENT = 50.0
+
+
+def dose(frame: Frame) -> Dose | Missing:
+    """Return baseline transfer seconds times the logarithm of lost-packet events around the transfer, at either end."""
+    size = frame.number("bytes")
+    if size is None:
+        return Missing("requests have no bytes column")
+    seconds = size * frame.seconds_per_byte()
+    events = np.zeros(frame.rows)
+    moved: list[tuple[str, NodeRate]] = []
+    seen = False
+    for metric in METRICS:
+        for role in ("prefill", "decode"):
+            now = frame.around(metric, role)
+            if now is None:
+                continue
+            seen = True
+            events = np.maximum(events, positive(now - FACTOR * frame.reference(metric, role, "base_high")))
+        moved += [
+            (metric, rate)
+            for rate in frame.rates(metric).values()
+            if rate.incident > FACTOR * rate.base and rate.incident - rate.base > LEAST
+        ]
+    if not seen:
+        return Missing(f"none of {', '.join(METRICS)} was recorded at the nodes of the requests")
+    lines: tuple[Evidence, ...] = ()
+    for metric in METRICS:
+        rates = [rate for name, rate in moved if name == metric]
+        lines += rate_evidence(metric, rates, "1/s", f"> {FACTOR:g}× and + {LEAST:g} 1/s", most=2)
+    return Dose(
+        columns=(seconds * np.log1p(events / LEAST),),
+        ceilings=(MOST_COEFFICIENT,),
+        moved=bool(moved),
+        evidence=lines,
+    )
+
+
+CAUSE = Cause(
+    id="fabric.loss",
+    stages=("wire_s",),
+    dose=dose,
+    action="find where packets are dropped: symbol and FEC errors at the nodes named, switch port discards, PFC or "
+    "buffer settings of a lossless class; replace the cable or optic where symbol errors rise with it",
+)

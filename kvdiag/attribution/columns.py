@@ -1,0 +1,150 @@
+"""Every number the ledger needs per request, as named columns of one matrix."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvdiag.attribution.causes.base import Cause, Dose, Driver, Load
+from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.derive.stages import UNACCOUNTED, fine_stages
+from kvdiag.model.missing import Missing
+
+WINSOR = 0.995
+"""Slopes are learnt from stages cut at this quantile of each period: one stalled request must not tilt a line."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mechanism:
+    """A cause with what it has to say about this frame."""
+
+    cause: Cause
+    dose: Dose | Missing
+    drivers: tuple[Driver, ...] | Missing
+    load: Load | Missing
+
+    @property
+    def active_dose(self) -> Dose | None:
+        """The dose, if the mechanism changed."""
+        return self.dose if isinstance(self.dose, Dose) and self.dose.moved else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """`matrix` by column: 1, drivers, doses, two unknown steps, pushes, winsorised stages, stages.
+
+    `driver_of[j]`, `dose_of[j]`, `push_of[j]` are indices into `mechanisms`; `stage_drivers[s]` and `stage_doses[s]`
+    list which of them act in stage s; `owner[s]` is the mechanism that owns stage s, or -1.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    stages: tuple[str, ...]
+    matrix: Floats
+    drivers: slice
+    doses: slice
+    unknown: slice
+    pushes: slice
+    cut: slice
+    raw: slice
+    driver_of: tuple[int, ...]
+    dose_of: tuple[int, ...]
+    push_of: tuple[int, ...]
+    ceilings: Floats
+    stage_drivers: tuple[tuple[int, ...], ...]
+    stage_doses: tuple[tuple[int, ...], ...]
+    owner: tuple[int, ...]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """The weights that add the raw stages up to TTFT."""
+        weights = np.zeros(self.matrix.shape[1])
+        weights[self.raw] = 1.0
+        return weights
+
+
+def mechanisms(frame: Frame, causes: tuple[Cause, ...]) -> tuple[Mechanism, ...]:
+    """Ask every cause for its dose, drivers and load."""
+    absent = Missing("this cause has none")
+    return tuple(
+        Mechanism(
+            cause=cause,
+            dose=cause.dose(frame) if cause.dose else absent,
+            drivers=cause.drivers(frame) if cause.drivers else (),
+            load=cause.load(frame) if cause.load else absent,
+        )
+        for cause in causes
+    )
+
+
+def build_columns(frame: Frame, found: tuple[Mechanism, ...], pushes: dict[int, Floats]) -> Columns:
+    """Lay out the matrix; `pushes` holds queue seconds per request by the mechanism that lengthened the service."""
+    stages = frame.stages.names
+    fine = [set(fine_stages(name)) for name in stages]
+    driver_columns, driver_of, driver_stages = [], [], []
+    dose_columns, dose_of, ceilings = [], [], []
+    for index, mechanism in enumerate(found):
+        for driver in () if isinstance(mechanism.drivers, Missing) else mechanism.drivers:
+            driver_columns.append(driver.column / _size(driver.column))
+            driver_of.append(index)
+            driver_stages.append(set(driver.stages))
+        dose = mechanism.active_dose
+        if dose is not None:
+            sizes = [_size(column) for column in dose.columns]
+            dose_columns += [column / one for column, one in zip(dose.columns, sizes, strict=True)]
+            ceilings += [ceiling * one for ceiling, one in zip(dose.ceilings, sizes, strict=True)]
+            dose_of += [index] * len(dose.columns)
+    size = frame.number("bytes")
+    step = frame.incident.astype(np.float64)
+    unknown = [step, step if size is None else step * size / max(float(size.mean()), 1.0)]
+    groups = [
+        [np.ones(frame.rows)],
+        driver_columns,
+        dose_columns,
+        unknown,
+        list(pushes.values()),
+        [_cut(frame.stages.seconds[:, s], frame.incident) for s in range(len(stages))],
+        [frame.stages.seconds[:, s] for s in range(len(stages))],
+    ]
+    edges = np.cumsum([0, *(len(group) for group in groups)]).tolist()
+    slices = [slice(a, b) for a, b in pairwise(edges)]
+    return Columns(
+        mechanisms=found,
+        stages=stages,
+        matrix=np.column_stack([column for group in groups for column in group]),
+        drivers=slices[1],
+        doses=slices[2],
+        unknown=slices[3],
+        pushes=slices[4],
+        cut=slices[5],
+        raw=slices[6],
+        driver_of=tuple(driver_of),
+        dose_of=tuple(dose_of),
+        push_of=tuple(pushes),
+        ceilings=np.array(ceilings, dtype=np.float64),
+        stage_drivers=tuple(tuple(j for j, wanted in enumerate(driver_stages) if wanted & parts) for parts in fine),
+        stage_doses=tuple(
+            tuple(j for j, index in enumerate(dose_of) if set(found[index].cause.stages) & parts) for parts in fine
+        ),
+        owner=tuple(_owner(found, name) for name in stages),
+    )
+
+
+def _size(column: Floats) -> float:
+    """Return the root mean square, to keep the Gram matrix well conditioned (1 for a column of zeros)."""
+    return float(np.sqrt(np.mean(column**2))) or 1.0
+
+
+def _cut(values: Floats, incident: NDArray[np.bool_]) -> Floats:
+    cut = values.copy()
+    for rows in (incident, ~incident):
+        if rows.any():
+            cut[rows] = np.minimum(values[rows], np.quantile(values[rows], WINSOR))
+    return cut
+
+
+def _owner(found: tuple[Mechanism, ...], stage: str) -> int:
+    if stage == UNACCOUNTED:
+        return -1
+    owners = [i for i, one in enumerate(found) if stage in one.cause.owns and one.active_dose is not None]
+    return owners[0] if owners else -1

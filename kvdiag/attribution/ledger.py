@@ -1,0 +1,192 @@
+"""The cause ledger: every stage's excess seconds over the baseline, booked to causes or to "unexplained".
+
+Per stage: (1) what the baseline's own slopes on tokens and bytes expect, (2) the rest regressed, non-negatively, on
+the doses of the causes that can act there and whose mechanism changed, (3) scaled to the excess that was observed.
+Queue seconds: first what a longer service time brought about, then what the offered load did.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvdiag.attribution.causes.base import Load
+from kvdiag.attribution.columns import Columns
+from kvdiag.attribution.frame import Floats
+from kvdiag.attribution.nnls import bounded_least_squares
+
+UNKNOWN_PENALTY = 0.3
+"""Ridge, as a share of their own weight, on the steps that no cause explains: a dose that is noisier than about half
+its mean within the incident loses to them, so a decoy on one node does not collect what happened on all."""
+QUEUE = "queue_s"
+LEAST_LOAD_GROWTH = 2.0
+"""Load growth counts from two standard errors on, and from LEAST_LOAD_LOG."""
+LEAST_LOAD_LOG = 0.03
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """For k Gram matrices at once: seconds per request, and shares of Var(TTFT).
+
+    `excess[k, c]` and `share[k, c]` by mechanism, the last column "unexplained"; `by_stage[k, s, c]` seconds;
+    `base_weights`/`incident_weights[k, c]` turn a row of the matrix into the cause's seconds.
+    """
+
+    excess: Floats
+    share: Floats
+    by_stage: Floats
+    stage_excess: Floats
+    stage_share: Floats
+    total_excess: Floats
+    base_mean: Floats
+    base_weights: Floats
+    incident_weights: Floats
+
+
+def load_logs(columns: Columns) -> Floats:
+    """Return by mechanism the logarithm of its load factor, zero where it is within its error."""
+    logs = np.zeros(len(columns.mechanisms))
+    for index, mechanism in enumerate(columns.mechanisms):
+        load = mechanism.load
+        if isinstance(load, Load):
+            value = float(np.log(max(load.ratio, 1e-9)))
+            if abs(value) > max(LEAST_LOAD_GROWTH * load.error, LEAST_LOAD_LOG):
+                logs[index] = value
+    return logs
+
+
+def solve(columns: Columns, base: Floats, incident: Floats) -> Ledger:
+    """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m)."""
+    count, causes = len(base), len(columns.mechanisms)
+    width = columns.matrix.shape[1]
+    rows_base, rows_incident = base[:, 0, 0], incident[:, 0, 0]
+    mean_base, mean_incident = base[:, 0] / rows_base[:, None], incident[:, 0] / rows_incident[:, None]
+    shift = mean_incident - mean_base
+    weights = np.zeros((2, count, causes + 1, width))
+    by_stage = np.zeros((count, len(columns.stages), causes + 1))
+    pooled = base + incident
+    centred = _centred(pooled, mean_base)
+    within_base = _centred(base, mean_base)
+    for s, name in enumerate(columns.stages):
+        raw, cut = columns.raw.start + s, columns.cut.start + s
+        if name == QUEUE:
+            booked = _queue(columns, shift[:, raw], mean_incident, weights, raw)
+        else:
+            booked = _stage(columns, s, within_base, centred, shift, mean_base, weights, raw, cut)
+        by_stage[:, s, :causes] = booked
+        by_stage[:, s, causes] = shift[:, raw] - booked.sum(axis=1)
+    total = columns.total
+    weights[:, :, causes] = total - weights[:, :, :causes].sum(axis=2)
+    weights[:, :, causes, 0] -= mean_base @ total
+    rows = rows_base + rows_incident
+    mean_total = pooled[:, 0] @ total / rows
+    variance = np.einsum("m,kmn,n->k", total, pooled, total) / rows - mean_total**2
+    mean_cause = (
+        np.einsum("kcm,km->kc", weights[0], base[:, 0]) + np.einsum("kcm,km->kc", weights[1], incident[:, 0])
+    ) / rows[:, None]
+    product = (
+        np.einsum("kcm,km->kc", weights[0], base @ total) + np.einsum("kcm,km->kc", weights[1], incident @ total)
+    ) / rows[:, None]
+    safe = np.where(variance > 0, variance, np.inf)
+    stage_product = (pooled @ total)[:, columns.raw] / rows[:, None]
+    stage_mean = pooled[:, 0, columns.raw] / rows[:, None]
+    return Ledger(
+        excess=by_stage.sum(axis=1),
+        share=(product - mean_cause * mean_total[:, None]) / safe[:, None],
+        by_stage=by_stage,
+        stage_excess=shift[:, columns.raw],
+        stage_share=(stage_product - stage_mean * mean_total[:, None]) / safe[:, None],
+        total_excess=shift @ total,
+        base_mean=mean_base @ total,
+        base_weights=weights[0],
+        incident_weights=weights[1],
+    )
+
+
+def _centred(gram: Floats, mean: Floats) -> Floats:
+    """Return the Gram matrix of the columns minus `mean` (constant column: zeros)."""
+    sums, rows = gram[:, 0], gram[:, 0, 0]
+    cross = sums[:, :, None] * mean[:, None, :]
+    centred: Floats = (
+        gram - cross - np.swapaxes(cross, 1, 2) + rows[:, None, None] * mean[:, :, None] * mean[:, None, :]
+    )
+    return centred
+
+
+def _stage(
+    columns: Columns,
+    s: int,
+    within_base: Floats,
+    centred: Floats,
+    shift: Floats,
+    mean_base: Floats,
+    weights: Floats,
+    raw: int,
+    cut: int,
+) -> Floats:
+    """Book one stage: returns seconds by mechanism and adds its linear form to `weights`."""
+    count = len(shift)
+    booked = np.zeros((count, len(columns.mechanisms)))
+    drivers = [columns.drivers.start + j for j in columns.stage_drivers[s]]
+    slopes = bounded_least_squares(
+        within_base[:, drivers][:, :, drivers], within_base[:, drivers, cut], np.full((count, len(drivers)), np.inf)
+    )
+    for position, j in enumerate(columns.stage_drivers[s]):
+        column, index = drivers[position], columns.driver_of[j]
+        booked[:, index] += slopes[:, position] * shift[:, column]
+        for period in (0, 1):
+            weights[period, :, index, column] += slopes[:, position]
+            weights[period, :, index, 0] -= slopes[:, position] * mean_base[:, column]
+    excess = shift[:, raw] - (slopes * shift[:, drivers]).sum(axis=1)
+    own = columns.stage_doses[s]
+    doses = [columns.doses.start + j for j in own]
+    explained = np.zeros(count)
+    if doses:
+        fitted = [*doses, *range(columns.unknown.start, columns.unknown.stop)]
+        gram = centred[:, fitted][:, :, fitted].copy()
+        target = centred[:, fitted, cut] - np.einsum("kfd,kd->kf", centred[:, fitted][:, :, drivers], slopes)
+        for position in range(len(doses), len(fitted)):
+            gram[:, position, position] *= 1 + UNKNOWN_PENALTY
+        upper = np.full((count, len(fitted)), np.inf)
+        upper[:, : len(doses)] = columns.ceilings[list(own)]
+        theta = bounded_least_squares(gram, target, upper)[:, : len(doses)]
+        seconds = theta * shift[:, doses]
+        explained = seconds.sum(axis=1)
+        # More than was observed cannot have been caused: book at most the observed excess.
+        scale = np.where(explained > 0, np.clip(excess / np.where(explained > 0, explained, 1.0), 0, 1), 0.0)
+        for position, j in enumerate(own):
+            column, index = doses[position], columns.dose_of[j]
+            part = scale * theta[:, position]
+            booked[:, index] += part * shift[:, column]
+            for period in (0, 1):
+                weights[period, :, index, column] += part
+                weights[period, :, index, 0] -= part * mean_base[:, column]
+        explained = explained * scale
+    owner = columns.owner[s]
+    if owner >= 0:
+        rest = np.maximum(excess - explained, 0.0)
+        booked[:, owner] += rest
+        mean = np.maximum(mean_base[:, raw] + shift[:, raw], 1e-12)
+        weights[1, :, owner, raw] += rest / mean
+    return booked
+
+
+def _queue(columns: Columns, excess: Floats, mean_incident: Floats, weights: Floats, raw: int) -> Floats:
+    """Book the queue: pushed back to what lengthened the service, then to load factors that grew."""
+    booked = np.zeros((len(excess), len(columns.mechanisms)))
+    rising = np.maximum(excess, 0.0)
+    pushed = np.zeros(len(excess))
+    columns_of = range(columns.pushes.start, columns.pushes.stop)
+    whole = sum((mean_incident[:, column] for column in columns_of), np.zeros(len(excess)))
+    scale = np.where(whole > 0, np.minimum(1.0, rising / np.where(whole > 0, whole, 1.0)), 0.0)
+    for column, index in zip(columns_of, columns.push_of, strict=True):
+        booked[:, index] += scale * mean_incident[:, column]
+        weights[1, :, index, column] += scale
+        pushed += scale * mean_incident[:, column]
+    logs = load_logs(columns)
+    growing = np.maximum(logs, 0.0)
+    if logs.sum() > 0 and growing.sum() > 0:
+        rest = rising - pushed
+        for index, part in enumerate(growing / growing.sum()):
+            booked[:, index] += part * rest
+            weights[1, :, index, raw] += part * rest / np.maximum(mean_incident[:, raw], 1e-12)
+    return booked

@@ -1,0 +1,130 @@
+"""From a bundle to a diagnosis: split, expect, book, test, say."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kvdiag.attribution import steps, verdict
+from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
+from kvdiag.attribution.blocks import moments
+from kvdiag.attribution.causes.base import discover
+from kvdiag.attribution.columns import Columns, build_columns, mechanisms
+from kvdiag.attribution.frame import Floats, Frame, build_frame
+from kvdiag.attribution.ledger import solve
+from kvdiag.attribution.occupancy import Occupancy, find_occupancy, pushed_queue
+from kvdiag.attribution.split import Split, choose_split
+from kvdiag.attribution.variance import split_variance
+from kvdiag.derive.stages import StageMatrix, stage_matrix
+from kvdiag.model.bundle import Bundle
+from kvdiag.model.diagnosis import DataSummary, Diagnosis, Verdict
+from kvdiag.model.missing import Missing
+
+REPLICATES = 200
+
+
+def diagnose(bundle: Bundle, incident_start_s: float | None = None, seed: int = 0) -> Diagnosis:
+    """Return why TTFT varies and what changed it; `incident_start_s` in seconds on the bundle's clock.
+
+    Without it, the bundle's own announced start counts, else a change point is searched. Deterministic for a seed.
+    UsageError where `incident_start_s` lies outside the recorded arrivals.
+    """
+    stages = stage_matrix(bundle.requests)
+    split = choose_split(bundle, stages, incident_start_s)
+    random = np.random.default_rng(seed)
+    if split.at_s is None:
+        return _whole_period(build_frame(bundle, stages, -np.inf), split, random)
+    frame = build_frame(bundle, stages, split.at_s)
+    few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()))
+    if few is not None:
+        return _whole_period(build_frame(bundle, stages, -np.inf), split, random, few)
+    return _against_baseline(frame, split, random)
+
+
+def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -> Diagnosis:
+    found = mechanisms(frame, discover())
+    columns = build_columns(frame, found, {})
+    occupancy = find_occupancy(frame)
+    if occupancy is not None:
+        columns = build_columns(frame, found, _pushes(frame, columns, occupancy))
+    total = frame.stages.ttft_s
+    ends = ((frame.start_s, frame.split_s), (frame.split_s, frame.end_s))
+    blocks = [
+        moments(columns.matrix[rows], frame.arrival_s[rows], *span, total[rows])
+        for rows, span in zip((~frame.incident, frame.incident), ends, strict=True)
+    ]
+    point = solve(columns, blocks[0].total[None], blocks[1].total[None])
+    boot = solve(columns, blocks[0].resample(REPLICATES, random), blocks[1].resample(REPLICATES, random))
+    seconds = row_seconds(frame, columns, point)
+    periods = (period(total[~frame.incident], *ends[0]), period(total[frame.incident], *ends[1]))
+    tail = quantile_excess(total[frame.incident], seconds[frame.incident], 0.99)
+    assessed = verdict.assess(columns, point, boot, tail, periods[0].p99_s, frame.rows)
+    decided = verdict.decide(columns, point, assessed, tail, periods[0].p99_s)
+    decided = replace(decided, collect_next=steps.collect_next(columns, decided))
+    low, high = np.quantile(boot.stage_share, INTERVAL, axis=0)
+    excess = np.quantile(boot.stage_excess, INTERVAL, axis=0)
+    stages = stage_shares(
+        frame, split_variance(frame.stages.seconds, frame.incident), low, high, (excess[0], excess[1])
+    )
+    missing = tuple(
+        f"{one.cause.id}: {one.dose.missing}" for one in found if one.cause.dose and isinstance(one.dose, Missing)
+    )
+    return Diagnosis(
+        verdict=decided,
+        causes=ranked_causes(frame, columns, point, assessed, seconds),
+        stages=stages,
+        baseline=periods[0],
+        incident=periods[1],
+        data=_data(frame.bundle, frame.stages, split, missing),
+        steps=steps.explain(
+            frame, columns, split, occupancy, blocks, REPLICATES, point, assessed, stages, periods, decided
+        ),
+    )
+
+
+def _pushes(frame: Frame, columns: Columns, occupancy: Occupancy) -> dict[int, Floats]:
+    """Return by mechanism the queue seconds that its service seconds brought about."""
+    gram = [columns.matrix[rows].T @ columns.matrix[rows] for rows in (~frame.incident, frame.incident)]
+    point = solve(columns, gram[0][None], gram[1][None])
+    seconds = row_seconds(frame, columns, point)
+    return {
+        index: pushed_queue(frame, occupancy, np.where(frame.incident, seconds[:, index], 0.0))
+        for index, mechanism in enumerate(columns.mechanisms)
+        if mechanism.active_dose is not None and point.excess[0, index] > 0
+    }
+
+
+def _whole_period(frame: Frame, split: Split, random: np.random.Generator, decided: Verdict | None = None) -> Diagnosis:
+    """Return the exact stage split of the whole period: nothing changed in it, or it is too short to tell."""
+    total, seconds = frame.stages.ttft_s, frame.stages.seconds
+    exact = split_variance(seconds, frame.incident)
+    columns = np.column_stack([np.ones(frame.rows), seconds])
+    drawn = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total).resample(REPLICATES, random)
+    mean = drawn[:, 0, 1:] / drawn[:, :1, 0]
+    covariance = drawn[:, 1:, 1:].sum(axis=2) / drawn[:, :1, 0] - mean * mean.sum(axis=1, keepdims=True)
+    variance = covariance.sum(axis=1, keepdims=True)
+    shares = covariance / np.where(variance > 0, variance, np.inf)
+    low, high = np.quantile(shares, INTERVAL, axis=0)
+    stages = stage_shares(frame, exact, low, high, None)
+    few = verdict.too_few(frame.rows, frame.rows)
+    decided = decided or few or verdict.unchanged(split)
+    return Diagnosis(
+        verdict=decided,
+        causes=(),
+        stages=stages,
+        baseline=None,
+        incident=period(total, frame.start_s, frame.end_s),
+        data=_data(frame.bundle, frame.stages, split, ("a baseline to compare with",)),
+        steps=steps.whole_period(split, stages, float(total.var()), decided),
+    )
+
+
+def _data(bundle: Bundle, stages: StageMatrix, split: Split, missing: tuple[str, ...]) -> DataSummary:
+    gaps = tuple(f"requests: {name} is null in {count} row(s)" for name, count in stages.gaps.items())
+    return DataSummary(
+        requests=len(bundle.requests),
+        sampled=bundle.sampling,
+        granularity=stages.granularity,
+        split=split.how,
+        missing=missing,
+        notes=(*bundle.notes, *gaps),
+    )

@@ -1,0 +1,145 @@
+"""How the verdict was reached, step by step, with the numbers that let an engineer redo it by hand."""
+
+from kvdiag.attribution.blocks import Moments
+from kvdiag.attribution.causes.base import Dose, Load
+from kvdiag.attribution.columns import WINSOR, Columns
+from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.ledger import Ledger
+from kvdiag.attribution.occupancy import Occupancy
+from kvdiag.attribution.split import Split
+from kvdiag.attribution.verdict import GATE, Assessment
+from kvdiag.model.diagnosis import Period, StageShare, Step, Verdict
+from kvdiag.model.missing import Missing
+
+
+def explain(
+    frame: Frame,
+    columns: Columns,
+    split: Split,
+    occupancy: Occupancy | None,
+    blocks: list[Moments],
+    replicates: int,
+    point: Ledger,
+    found: Assessment,
+    stages: tuple[StageShare, ...],
+    periods: tuple[Period, Period],
+    verdict: Verdict,
+) -> tuple[Step, ...]:
+    """Return the steps in the order in which they were taken."""
+    return (
+        _periods(split, periods),
+        stage_step(stages, float(frame.stages.ttft_s.var())),
+        _mechanisms(columns),
+        _books(columns, point),
+        _queue(occupancy, columns),
+        _tests(columns, point, found, blocks, replicates),
+        Step(title="Verdict", lines=(f"{verdict.status}: {verdict.reason}",)),
+    )
+
+
+def _periods(split: Split, periods: tuple[Period, Period]) -> Step:
+    lines = [split.how]
+    for name, one in zip(("baseline", "incident"), periods, strict=True):
+        lines.append(
+            f"{name}: {one.requests} requests in {one.end_s - one.start_s:.1f} s; TTFT mean {one.mean_s * 1e3:.4g} ms, "
+            f"p50 {one.p50_s * 1e3:.4g} ms, p99 {one.p99_s * 1e3:.4g} ms, variance {one.variance_s2:.4g} s²"
+        )
+    return Step(title="Periods", lines=tuple(lines))
+
+
+def stage_step(stages: tuple[StageShare, ...], variance: float) -> Step:
+    """Return the exact split as sums to check: shares add up to 100 %, means to the change of mean TTFT."""
+    lines = [f"Var(TTFT) = {variance:.6g} s² = sum over stages of Cov(stage, TTFT)"]
+    for one in stages:
+        excess = "" if one.excess_mean_s is None else f"; mean {one.excess_mean_s * 1e3:+.4g} ms"
+        lines.append(
+            f"{one.stage}: {one.share_of_variance:.2%} = {one.share_within:.2%} within periods "
+            f"+ {one.share_between:.2%} between them{excess}"
+        )
+    lines.append(f"sum: {sum(one.share_of_variance for one in stages):.2%}")
+    return Step(title="Exact split over stages (law of total covariance)", lines=tuple(lines))
+
+
+def _mechanisms(columns: Columns) -> Step:
+    lines = []
+    for one in columns.mechanisms:
+        if isinstance(one.dose, Dose):
+            state = "changed" if one.dose.moved else "did not change"
+            facts = "; ".join(f"{line.name} {line.value}" for line in one.dose.evidence[:2])
+            lines.append(f"{one.cause.id}: {state}" + (f" ({facts})" if facts else ""))
+        elif one.cause.dose is not None and isinstance(one.dose, Missing):
+            lines.append(f"{one.cause.id}: cannot be seen: {one.dose.missing}")
+        if isinstance(one.load, Load):
+            lines.append(f"{one.cause.id}: work offered to prefill × {one.load.ratio:.3f} ± {one.load.error:.3f}")
+    return Step(title="Which mechanisms changed (only these may explain an excess)", lines=tuple(lines))
+
+
+def _books(columns: Columns, point: Ledger) -> Step:
+    lines = [
+        "expected = the baseline's own slopes on tokens and bytes; the rest is regressed, non-negatively, on the doses "
+        f"of the causes above (slopes from values cut at {WINSOR:.1%}), and booked up to the observed excess"
+    ]
+    names = [*(one.cause.id for one in columns.mechanisms), "unexplained"]
+    for s, stage in enumerate(columns.stages):
+        parts = [
+            f"{names[c]} {seconds * 1e3:+.4g} ms"
+            for c, seconds in enumerate(point.by_stage[0, s])
+            if abs(seconds) > 5e-6
+        ]
+        lines.append(f"{stage}: {point.stage_excess[0, s] * 1e3:+.4g} ms = {' '.join(parts) or 'nothing'}")
+    return Step(title="Excess seconds of each stage, booked to causes", lines=tuple(lines))
+
+
+def _queue(occupancy: Occupancy | None, columns: Columns) -> Step:
+    if occupancy is None:
+        text = "waits do not follow from one request at a time per prefill worker: queue seconds go to load, or nowhere"
+    else:
+        pushed = ", ".join(columns.mechanisms[i].cause.id for i in columns.push_of) or "no mechanism"
+        text = (
+            f"waits follow Lindley's recursion with a worker held through {occupancy.until} "
+            f"(misfit {occupancy.misfit:.1%}); recomputed without the seconds of {pushed}, the difference is theirs"
+        )
+    return Step(title="Queue", lines=(text,))
+
+
+def _tests(columns: Columns, point: Ledger, found: Assessment, blocks: list[Moments], replicates: int) -> Step:
+    lines = [
+        f"{replicates} circular block bootstraps; blocks of {blocks[0].block_s:.3g} s in the baseline, "
+        f"{blocks[1].block_s:.3g} s in the incident; intervals are 90 %",
+        f"to be named: mean excess and its lower bound above {found.bar:.1%} of the baseline's mean "
+        f"({found.bar * point.base_mean[0] * 1e3:.3g} ms) and confidence >= {GATE:g}",
+    ]
+    for index in found.order:
+        excess = float(point.excess[0, index])
+        if abs(excess) < 1e-6:
+            continue
+        lines.append(
+            f"{columns.mechanisms[index].cause.id}: {excess * 1e3:+.4g} ms ({found.low[index] * 1e3:+.4g} to "
+            f"{found.high[index] * 1e3:+.4g}), confidence {found.confidence[index]:.2f}: "
+            f"{'may be named' if found.passes[index] else 'is not named'}"
+        )
+    lines.append(
+        f"unexplained: {point.excess[0, -1] * 1e3:+.4g} ms ({found.low[-1] * 1e3:+.4g} to {found.high[-1] * 1e3:+.4g})"
+    )
+    return Step(title="Tests", lines=tuple(lines))
+
+
+def whole_period(split: Split, stages: tuple[StageShare, ...], variance: float, verdict: Verdict) -> tuple[Step, ...]:
+    """Return the steps where there is no baseline."""
+    return (
+        Step(title="Periods", lines=(split.how,)),
+        stage_step(stages, variance),
+        Step(title="Verdict", lines=(f"{verdict.status}: {verdict.reason}",)),
+    )
+
+
+def collect_next(columns: Columns, verdict: Verdict) -> tuple[str, ...]:
+    """Return what to record so that an abstention could become a verdict."""
+    if verdict.status != "abstain":
+        return ()
+    wanted = tuple(
+        f"for {one.cause.id}: {one.dose.missing}"
+        for one in columns.mechanisms
+        if one.cause.dose is not None and isinstance(one.dose, Missing)
+    )
+    return wanted or ("requests of a longer period, or a larger share of them",)

@@ -1,0 +1,198 @@
+"""From the ledger and its bootstrap to one statement, its confidence, or an abstention."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvdiag.attribution.changepoint import bridge_tail
+from kvdiag.attribution.columns import Columns
+from kvdiag.attribution.frame import Floats
+from kvdiag.attribution.ledger import QUEUE, Ledger
+from kvdiag.attribution.split import Split
+from kvdiag.model.diagnosis import Verdict
+
+LEAST_ROWS = 120
+"""Below, even the right cause is sized wrongly by half; measured on thinned simulated incidents."""
+LEAST_ROWS_PER_PERIOD = 30
+MATERIAL = 0.02
+"""A cause below 2 % of the baseline's mean TTFT is real or not, but never worth a verdict."""
+FULL_SAMPLE = 2000
+"""With fewer rows the bar rises with the standard error: 2 % x sqrt(2000 / rows)."""
+GATE = 0.7
+"""Confidence from which a cause is said aloud."""
+CRITICAL = 0.10
+"""From 10 % of the baseline's mean or p99 TTFT a named cause is critical, below it a warning."""
+OVERSHADOWED = 3.0
+"""Load and prompt lengths always drift; a fault is the news unless the drift is three times its size."""
+UNEXPLAINED = 0.05
+"""A rise of 5 % of mean TTFT that no cause explains is reported as such; smaller ones are ordinary variation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assessment:
+    """Per mechanism, the last one "unexplained": rank score, intervals, confidence, and whether it may be named."""
+
+    score: Floats
+    low: Floats
+    high: Floats
+    share_low: Floats
+    share_high: Floats
+    confidence: Floats
+    passes: tuple[bool, ...]
+    order: tuple[int, ...]
+    bar: float
+    total_low: float
+    total_high: float
+
+
+def material_bar(rows: int) -> float:
+    """Return the share of baseline mean TTFT from which a cause may be named, given the number of rows."""
+    return MATERIAL * max(1.0, float(np.sqrt(FULL_SAMPLE / max(rows, 1))))
+
+
+def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99: float, rows: int) -> Assessment:
+    """Score and test every mechanism; `tail` holds each one's p99 excess in seconds.
+
+    Confidence = P(material and first of the named causes over the bootstrap) x strength of the evidence x
+    sqrt(share of the service's excess that named causes explain); docs/diagnose.md has what it was worth in tests.
+    """
+    base_mean = float(point.base_mean[0])
+    bar = material_bar(rows)
+    score = 0.5 * point.excess[0] / base_mean + 0.5 * tail / max(base_p99, 1e-12)
+    low, high = np.quantile(boot.excess, [0.05, 0.95], axis=0)
+    share_low, share_high = np.quantile(boot.share, [0.05, 0.95], axis=0)
+    total_low, total_high = np.quantile(boot.total_excess, [0.05, 0.95])
+    relative = boot.excess / boot.base_mean[:, None]
+    leads = _leads(columns, relative[:, :-1])
+    probability = ((relative[:, :-1] > MATERIAL) & leads).mean(axis=0)
+    strength = np.array([_strength(columns, index) for index in range(len(columns.mechanisms))])
+    confidence = np.minimum(probability * strength * np.sqrt(_explained(columns, point)), 0.99)
+    passes = tuple(
+        bool(low[i] > bar * base_mean and point.excess[0, i] > bar * base_mean and confidence[i] >= GATE)
+        for i in range(len(columns.mechanisms))
+    )
+    order = _order(columns, score[:-1], passes)
+    return Assessment(
+        score=score,
+        low=low,
+        high=high,
+        share_low=share_low,
+        share_high=share_high,
+        confidence=confidence,
+        passes=passes,
+        order=order,
+        bar=bar,
+        total_low=float(total_low),
+        total_high=float(total_high),
+    )
+
+
+def _leads(columns: Columns, relative: Floats) -> NDArray[np.bool_]:
+    """Return per replicate which cause has the largest mean excess; faults of the machines compete among themselves.
+
+    By mean only: a quantile cannot be rebuilt from moments.
+    """
+    workload = np.array([one.cause.workload for one in columns.mechanisms])
+    faults = np.where(workload[None, :], -np.inf, relative)
+    result: NDArray[np.bool_] = np.where(
+        workload[None, :],
+        relative >= relative.max(axis=1, keepdims=True),
+        faults >= faults.max(axis=1, keepdims=True),
+    )
+    return result
+
+
+def _order(columns: Columns, score: Floats, passes: tuple[bool, ...]) -> tuple[int, ...]:
+    """Rank by score; a fault that may be named goes before workload drift up to OVERSHADOWED times its size."""
+    leads = [
+        ok and not one.cause.workload and score[i] * OVERSHADOWED >= score.max()
+        for i, (one, ok) in enumerate(zip(columns.mechanisms, passes, strict=True))
+    ]
+    return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))
+
+
+def _strength(columns: Columns, index: int) -> float:
+    dose = columns.mechanisms[index].active_dose
+    return 1.0 if dose is None else dose.strength
+
+
+def _explained(columns: Columns, point: Ledger) -> float:
+    """Return which share of the excess outside the queue named causes explain (positive parts)."""
+    outside = [s for s, name in enumerate(columns.stages) if name != QUEUE]
+    by_cause = np.maximum(point.by_stage[0, outside].sum(axis=0), 0.0)
+    whole = float(by_cause.sum())
+    return 1.0 if whole <= 0 else float(by_cause[:-1].sum() / whole)
+
+
+def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, base_p99: float) -> Verdict:
+    """Return the statement: a cause that may be named, a rise that nothing here explains, or no change."""
+    base_mean, total = float(point.base_mean[0]), float(point.total_excess[0])
+    change = f"mean TTFT {'rose' if total >= 0 else 'fell'} by {_ms(abs(total))} ({total / base_mean:+.1%})"
+    for index in found.order:
+        if not found.passes[index]:
+            continue
+        excess, share = float(point.excess[0, index]), float(point.excess[0, index]) / base_mean
+        critical = max(share, float(tail[index]) / max(base_p99, 1e-12)) >= CRITICAL
+        cause = columns.mechanisms[index].cause.id
+        reason = (
+            f"{cause} adds {_ms(excess)} to mean TTFT (90 % interval {_ms(found.low[index])} to "
+            f"{_ms(found.high[index])}; {share:.0%} of the baseline's {_ms(base_mean)}) and {_ms(tail[index])} at p99; "
+            f"{change}"
+        )
+        return Verdict(
+            status="cause",
+            cause=cause,
+            confidence=float(found.confidence[index]),
+            reason=reason,
+            severity="critical" if critical else "warning",
+        )
+    unexplained, low = float(point.excess[0, -1]), float(found.low[-1])
+    if found.total_low > UNEXPLAINED * base_mean and total > UNEXPLAINED * base_mean:
+        suspects = [i for i in found.order if point.excess[0, i] > MATERIAL * base_mean]
+        names = ", ".join(f"{columns.mechanisms[i].cause.id} ({_ms(point.excess[0, i])})" for i in suspects[:3])
+        reason = f"{change}, and no cause could be named with confidence: unexplained {_ms(unexplained)}"
+        return Verdict(
+            status="abstain",
+            cause=None,
+            confidence=float(np.clip(1 - max(found.confidence, default=0.0), 0, 1)),
+            reason=reason + (f"; suspected: {names}" if names else "") + (f" (at least {_ms(low)})" if low > 0 else ""),
+        )
+    return Verdict(
+        status="no_change",
+        cause=None,
+        confidence=float(np.clip(1 - max(found.confidence, default=0.0), 0, 0.99)),
+        reason=f"no cause adds more than {found.bar:.1%} of the baseline's {_ms(base_mean)} with confidence; {change}, "
+        f"90 % interval {_ms(found.total_low)} to {_ms(found.total_high)}",
+    )
+
+
+def too_few(before: int, after: int) -> Verdict | None:
+    """Return the abstention for too few requests, or None where there are enough."""
+    rows = before + after if before != after else before
+    if rows >= LEAST_ROWS and min(before, after) >= LEAST_ROWS_PER_PERIOD:
+        return None
+    return Verdict(
+        status="abstain",
+        cause=None,
+        confidence=1.0,
+        reason=f"too few requests to name a cause: {before} before and {after} after the change, and "
+        f"{LEAST_ROWS} in all with {LEAST_ROWS_PER_PERIOD} on each side are needed",
+        collect_next=("requests of a longer period, or a larger share of them",),
+    )
+
+
+def unchanged(split: Split) -> Verdict:
+    """Return the statement that nothing changed; confidence is the p-value of the strongest candidate change."""
+    tail = 1.0 if split.candidate is None else bridge_tail(split.candidate.statistic)
+    return Verdict(
+        status="no_change",
+        cause=None,
+        confidence=min(0.99, tail),
+        reason=f"TTFT and its stages did not change over the period; {split.how}. What was slow all along needs a "
+        "baseline to be seen: give the start of the incident, or record a healthy period too",
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) < 1 else f"{seconds:.3g} s"

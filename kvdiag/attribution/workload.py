@@ -1,0 +1,105 @@
+"""What a request would have cost at the baseline's cache hit ratio, and by how much a factor of the load changed."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvdiag.attribution.causes.base import Load
+from kvdiag.attribution.frame import Floats, Frame
+
+
+def turn_class(frame: Frame) -> NDArray[np.int64]:
+    """Return 0 for the first turn of a conversation, 1 for later ones (all 0 where turns are not recorded)."""
+    turn = frame.number("turn")
+    return np.zeros(frame.rows, dtype=np.int64) if turn is None else (turn > 1).astype(np.int64)
+
+
+def usual_uncached(frame: Frame) -> Floats | None:
+    """Return prompt tokens times the baseline's uncached share in that class of turns; None without prompt lengths."""
+    prompt = frame.number("prompt_tokens")
+    uncached = frame.number("uncached_tokens")
+    if prompt is None or uncached is None:
+        return uncached if prompt is None else prompt
+    kind = turn_class(frame)
+    usual = np.zeros(frame.rows)
+    for one in np.unique(kind):
+        base = (kind == one) & ~frame.incident
+        whole = base if prompt[base].sum() > 0 else ~frame.incident
+        share = uncached[whole].sum() / max(float(prompt[whole].sum()), 1.0)
+        usual[kind == one] = prompt[kind == one] * share
+    return usual
+
+
+def log_ratio(values: Floats, incident: NDArray[np.bool_]) -> Load:
+    """Return the ratio of means and the standard error of its logarithm (delta method, independent rows)."""
+    before, after = values[~incident], values[incident]
+    mean_before, mean_after = max(float(before.mean()), 1e-12), max(float(after.mean()), 1e-12)
+    error = np.sqrt(before.var() / len(before) / mean_before**2 + after.var() / len(after) / mean_after**2)
+    return Load(ratio=mean_after / mean_before, error=float(error))
+
+
+def recomputed(frame: Frame) -> Floats | None:
+    """Return uncached tokens beyond what the baseline's hit ratio leaves; None where they are not recorded."""
+    uncached, usual = frame.number("uncached_tokens"), usual_uncached(frame)
+    if uncached is None or usual is None or frame.number("prompt_tokens") is None:
+        return None
+    return uncached - usual
+
+
+FIRST_TURN_LOSS = 0.1
+"""A prefix cache that misses recomputes first turns too (shared system prompts); lost histories do not."""
+
+
+def first_turns_lose(frame: Frame) -> bool | None:
+    """Whether first turns lost cached tokens: a tenth of their hit ratio and twice its error; None where unknown."""
+    prompt, uncached = frame.number("prompt_tokens"), frame.number("uncached_tokens")
+    if prompt is None or uncached is None or frame.number("turn") is None:
+        return None
+    first = turn_class(frame) == 0
+    before, after = first & ~frame.incident, first & frame.incident
+    if before.sum() < 20 or after.sum() < 20:
+        return None
+    share = [1 - uncached[rows].sum() / max(prompt[rows].sum(), 1.0) for rows in (before, after)]
+    hits = [(prompt - uncached)[rows] - part * prompt[rows] for rows, part in zip((before, after), share, strict=True)]
+    errors = [
+        one.std() / np.sqrt(len(one)) / prompt[rows].mean() for one, rows in zip(hits, (before, after), strict=True)
+    ]
+    drop = share[0] - share[1]
+    return bool(drop > FIRST_TURN_LOSS * share[0] and drop > 2 * float(np.hypot(*errors)))
+
+
+LOAD_BIN_S = 20.0
+
+
+def expected_co_batch(frame: Frame) -> Floats | None:
+    """Return the co-batched tokens that the baseline would show at the request's own prefill load, or None.
+
+    Per prefill node and 20 s, the baseline's mean co-batched tokens are regressed on the node's token rate and its
+    square; engine.prefill_tokens (unsampled) gives the rate where recorded, else the rows.
+    """
+    extra = co_batch(frame)
+    tokens = frame.number("uncached_tokens")
+    if extra is None or tokens is None:
+        return None
+    labels = frame.nodes("prefill")
+    rate = frame.counters.per_row(
+        "engine.prefill_tokens", labels.names, labels.codes, frame.arrival_s - LOAD_BIN_S, frame.arrival_s
+    )
+    if np.isnan(rate).any():
+        cell = (labels.codes.astype(np.int64) + 1) * 1_000_000 + (
+            (frame.arrival_s - frame.start_s) // LOAD_BIN_S
+        ).astype(int)
+        _, index = np.unique(cell, return_inverse=True)
+        offered = np.bincount(index, weights=tokens)[index] / LOAD_BIN_S / frame.sampling
+        rate = np.where(np.isnan(rate), offered, rate)
+    base = ~frame.incident
+    scale = max(float(rate[base].mean()), 1e-9)
+    columns = np.column_stack([np.ones(frame.rows), rate / scale, (rate / scale) ** 2])
+    fit, *_ = np.linalg.lstsq(columns[base], extra[base], rcond=None)
+    expected: Floats = np.maximum(columns @ fit, 0.0)
+    return expected
+
+
+def co_batch(frame: Frame) -> Floats | None:
+    """Return the tokens of other requests in the same prefill batch; None where batches are not recorded."""
+    batch, tokens = frame.number("batch_tokens"), frame.number("uncached_tokens")
+    return None if batch is None or tokens is None else np.maximum(batch - tokens, 0.0)
