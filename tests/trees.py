@@ -2,7 +2,7 @@ r"""Host trees for tests, written as text.
 
 Each line is one entry, its path as on that host without the leading slash:
 
-    path = text        a file (a newline is added; `\n` in the text is a newline)
+    path = text        a file (a newline is added; `\n` and `\0` in it are a newline and a NUL)
     path -> target     a symbolic link, which may dangle
     path/              an empty folder (also: a file that cannot be read as one, as the kernel's EINVAL)
     - path             remove what the base has there (a folder with all it holds)
@@ -47,7 +47,7 @@ def _write_entry(entry: str, root: Path) -> None:
     elif " =" in entry:
         path, _, value = entry.partition(" =")
         place = _make_room(root, path)
-        place.write_text(value.strip().replace("\\n", "\n") + "\n")
+        place.write_text(value.strip().replace("\\n", "\n").replace("\\0", "\0") + "\n")
     elif entry.endswith("/"):
         place = _make_room(root, entry.rstrip("/"))
         _remove(place, missing_ok=True)

@@ -1,11 +1,12 @@
 """FAB002: every port that should carry traffic is ACTIVE."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.rdma import active_ports, attribute, card, device_of, joined, model
 from kvdiag.model.finding import Evidence, Finding, Severity
-from kvdiag.model.missing import Missing
+from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Port, RdmaDevices
 
 CODE = "FAB002"
@@ -25,44 +26,54 @@ def run(hosts: Hosts) -> Outcome:
     in_use = {card(device_of(devices, port)) for port in active}
     down = [port for port in ports if isinstance(port.state, str) and port not in active]
     unused = [port for port in down if card(device_of(devices, port)) in in_use]
-    findings = tuple(_finding(port, devices, active, hosts.local.host) for port in down if port not in unused)
-    if findings:
-        return Failed(findings)
+    alike: dict[tuple[Severity, str, str], list[Port]] = defaultdict(list)
+    for port in down:
+        if port not in unused:
+            alike[_severity(port, devices, active), str(port.state), str(port.phys_state)].append(port)
+    if alike:
+        findings = (
+            _finding(severity, same, devices, active, hosts.local.host) for (severity, *_), same in alike.items()
+        )
+        return Failed(tuple(findings))
     if unread:
         return NotObservable(unread[0].missing)
     spare = f"; {joined(port.name for port in unused)} unused beside an ACTIVE port of the same card" if unused else ""
     return Passed(f"{len(active)} of {len(ports)} port(s) ACTIVE{spare}")
 
 
-def _finding(port: Port, devices: RdmaDevices, active: Sequence[Port], host: str) -> Finding:
+def _severity(port: Port, devices: RdmaDevices, active: Sequence[Port]) -> Severity:
     make = model(device_of(devices, port))
     alike = [device for device in devices.devices if model(device) == make]
     alike_active = [other for other in active if model(device_of(devices, other)) == make]
     if not active or 2 * len(alike_active) > len(alike):
-        severity = Severity.CRITICAL
-    elif alike_active:
-        severity = Severity.WARNING
-    else:
-        # A card of another make than those that carry traffic: likely meant for something else.
-        severity = Severity.INFO
+        return Severity.CRITICAL
+    # A card of another make than those that carry traffic is likely meant for something else.
+    return Severity.WARNING if alike_active else Severity.INFO
+
+
+def _finding(
+    severity: Severity, ports: Sequence[Port], devices: RdmaDevices, active: Sequence[Port], host: str
+) -> Finding:
+    port = ports[0]
+    names = joined(port.name for port in ports)
     evidence = [
         Evidence(name="state", value=str(port.state), source=attribute(port, "state"), threshold="ACTIVE"),
         Evidence(name="phys_state", value=str(port.phys_state), source=attribute(port, "phys_state")),
         Evidence(
             name="ACTIVE ports",
-            value=f"{len(active)} of {len(devices.ports)} on this host, {len(alike_active)} on cards of this make",
+            value=f"{len(active)} of {len(devices.ports)} on this host",
             source="/sys/class/infiniband/*/ports/*/state",
         ),
     ]
     return Finding(
         code=CODE,
         severity=severity,
-        subject=port.name,
-        summary=f"port {port.name} is {port.state}{_cause(port)}",
+        subject=names,
+        summary=f"{f'port {names} is' if len(ports) == 1 else f'ports {names} are'} {port.state}{_cause(port)}",
         evidence=tuple(evidence),
-        action=_action(port),
+        action=_action(ports),
         host=host,
-        devices=(port.device,),
+        devices=tuple(dict.fromkeys(port.device for port in ports)),
     )
 
 
@@ -76,21 +87,20 @@ def _cause(port: Port) -> str:
     return ""
 
 
-def _action(port: Port) -> str:
+def _action(ports: Sequence[Port]) -> str:
+    port = ports[0]
+    names = joined(port.name for port in ports)
     if port.state == "INIT":
         return "start a subnet manager on this fabric (opensm, or the switch's own), then: ibstat " + port.device
-    netdevs = () if isinstance(port.gids, Missing) else (gid.netdev for gid in port.gids)
-    netdev = next((name for name in netdevs if isinstance(name, str)), None)
-    if port.phys_state == "Disabled":
-        return (
-            f"ip link set {netdev} up"
-            if netdev
-            else f"bring up the interface of {port.name}: rdma link show {port.name}"
-        )
-    return (
-        f"check cable, transceiver and switch port of {port.name} (mlxlink -d {port.device} --port {port.number}, "
-        f"ethtool {netdev or 'IFACE'})"
+    netdevs = dict.fromkeys(
+        gid.netdev for port in ports for gid in present(port.gids) or () if isinstance(gid.netdev, str)
     )
+    if port.phys_state == "Disabled":
+        up = " && ".join(f"ip link set {netdev} up" for netdev in netdevs)
+        return up or f"bring up the interfaces of {names} (rdma link show)"
+    interface = f", ethtool {next(iter(netdevs))}" if netdevs else ""
+    look = f"mlxlink -d {port.device} --port {port.number}{interface}"
+    return f"check cable, transceiver and switch port of {names} ({look})"
 
 
 CHECK = Check(code=CODE, title="ports are ACTIVE", run=run)

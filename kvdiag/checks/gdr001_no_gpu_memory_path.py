@@ -18,21 +18,21 @@ _DMABUF_KERNEL = (5, 12)
 
 def run(hosts: Hosts) -> Outcome:
     devices = hosts.local.part(RdmaDevices)
-    functions = hosts.local.part(PciFunctions)
-    kernel = hosts.local.part(Kernel)
-    for part in (devices, functions, kernel):
-        if isinstance(part, Missing):
-            return NotObservable(part.missing)
-    assert not isinstance(devices, Missing)
-    assert not isinstance(functions, Missing)
-    assert not isinstance(kernel, Missing)
-    gpus = [f for f in functions.functions if f.vendor == VENDOR_NVIDIA and f.base_class == 0x03 and not f.given_away]
-    if not gpus:
-        return NotApplicable("no NVIDIA GPU on this host")
+    if isinstance(devices, Missing):
+        return NotObservable(devices.missing)
     drivers = {device_of(devices, port).driver for port in active_ports(devices)}
     # EFA reaches GPU memory through its own driver; software devices never do.
     if not drivers - SOFTWARE_DRIVERS - {"efa"}:
         return NotApplicable("no ACTIVE port of an RDMA card that would use peermem or dma-buf")
+    functions = hosts.local.part(PciFunctions)
+    kernel = hosts.local.part(Kernel)
+    if isinstance(functions, Missing):
+        return NotObservable(functions.missing)
+    if isinstance(kernel, Missing):
+        return NotObservable(kernel.missing)
+    gpus = [f for f in functions.functions if f.vendor == VENDOR_NVIDIA and f.base_class == 0x03 and not f.given_away]
+    if not gpus:
+        return NotApplicable("no NVIDIA GPU on this host")
     if isinstance(kernel.nvidia_version, Missing):
         return NotApplicable("the NVIDIA driver is not loaded, so no engine uses these GPUs")
     if isinstance(kernel.modules, Missing):

@@ -29,7 +29,7 @@ def _headline(verdict: PreflightVerdict) -> str:
         _count(verdict.warning, "warning", "warnings"),
         _count(verdict.info, "note", "notes"),
     ]
-    found = ", ".join(part for part in grave if part) or "nothing found"
+    found = ", ".join(part for part in grave if part) or "no findings"
     if verdict.explained:
         found += f" ({_count(verdict.explained, 'more finding follows', 'more findings follow')} from these)"
     if verdict.status == "undetermined":
