@@ -96,10 +96,8 @@ def engines(config: Config, node: str) -> tuple[Engine, ...]:
 
 def _with_field(text: str) -> str:
     """Turn msgspec's "… - at `$.engines[0].pid`" into "engines[0].pid: …"."""
-    what, _, where = text.rpartition(" - at `$")
-    if not what:
-        return text
-    return f"{where.rstrip('`').lstrip('.') or 'the file'}: {what}"
+    what, found, where = text.rpartition(" - at `$")
+    return f"{where.rstrip('`').lstrip('.')}: {what}" if found else text
 
 
 def _absolute(config: Config, base: Path) -> Config:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvdiag.model.bundle import BundleEvent
-from kvdiag_exporters.catalog import Sample
+from kvdiag_exporters.catalog import Buckets, Sample
 from kvdiag_exporters.collectors import engine_process, netdev, nic, nixl, rdma_resources
 
 Values = Mapping[tuple[str, tuple[str, ...]], float]
@@ -13,7 +13,7 @@ _LINKS = {nic.UP.name, netdev.UP.name}
 
 def values(samples: Sequence[Sample]) -> Values:
     """Return the plain samples by metric name and labels."""
-    return {(one.metric.name, one.labels): one.value for one in samples if isinstance(one.value, float)}
+    return {(one.metric.name, one.labels): one.value for one in samples if not isinstance(one.value, Buckets)}
 
 
 def differences(before: Values, after: Values, time_s: float) -> Iterator[BundleEvent]:
@@ -35,12 +35,17 @@ def differences(before: Values, after: Values, time_s: float) -> Iterator[Bundle
             yield BundleEvent(time_s=time_s, node=node, kind="mr_deregister", bytes=value - old, detail="nixl")
         elif name == rdma_resources.QUEUE_PAIRS_SEEN.name and value > old:
             yield BundleEvent(time_s=time_s, node=node, kind="qp_create", detail=f"{value - old:g} on {labels[1]}")
-        elif name == rdma_resources.QUEUE_PAIRS.name and labels[-1] == "ERR" and value > old:
-            yield BundleEvent(time_s=time_s, node=node, kind="qp_error", detail=f"{value - old:g} on {labels[1]}")
-    new_errors = (
-        (labels, value)
-        for (name, labels), value in after.items()
-        if name == rdma_resources.QUEUE_PAIRS.name and labels[-1] == "ERR" and (name, labels) not in before
-    )
-    for labels, value in new_errors if before else ():
-        yield BundleEvent(time_s=time_s, node=labels[0], kind="qp_error", detail=f"{value:g} on {labels[1]}")
+    errors = _pairs_in_error(before)
+    for (node, device), count in _pairs_in_error(after).items():
+        new = count - errors.get((node, device), 0.0)
+        if before and new > 0:
+            yield BundleEvent(time_s=time_s, node=node, kind="qp_error", detail=f"{new:g} on {device}")
+
+
+def _pairs_in_error(found: Values) -> dict[tuple[str, str], float]:
+    """Return the queue pairs in state ERR by node and device, whoever owns them."""
+    counts: dict[tuple[str, str], float] = {}
+    for (name, labels), value in found.items():
+        if name == rdma_resources.QUEUE_PAIRS.name and labels[-1] == "ERR":
+            counts[labels[0], labels[1]] = counts.get((labels[0], labels[1]), 0.0) + value
+    return counts

@@ -70,7 +70,7 @@ def _family(metric: Metric, samples: list[Sample]) -> Family:
     family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     found = family(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for _, labels, value in samples:
-        assert isinstance(value, float)
+        assert not isinstance(value, Buckets)
         found.add_metric(labels, value)
     return found
 

@@ -1,6 +1,7 @@
 """Writes a trace bundle while it is collected: whole lines, appended, so that a crash loses at most the last one."""
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -60,8 +61,8 @@ class Recorder:
         stream.add_sink(self.write_records)
 
     def write_records(self, records: Sequence[TransferRecord]) -> None:
-        """Append requests; columns that were not observed are left out."""
-        rows = ({key: value for key, value in _fields(record) if value is not None} for record in records)
+        """Append requests; columns that were not observed, and values no clock can give, are left out."""
+        rows = ({key: value for key, value in _fields(record) if _possible(value)} for record in records)
         self._append(self._requests, rows)
 
     def write(self, collection: Collection) -> None:
@@ -74,7 +75,7 @@ class Recorder:
         self._before = after
 
     def close(self) -> None:
-        """Bring everything to the disk and write meta.json a last time."""
+        """Close the files and write meta.json a last time."""
         for finish in (self._requests.close, self._counters.close, self._events.close, self._write_meta):
             try:
                 finish()
@@ -144,11 +145,9 @@ class _Lines:
         self._size += len(data)
 
     def close(self) -> None:
+        # No fsync: on a busy disk it takes longer than a process may take to end, and only a power failure needs it.
         file, self._file = self._file, -1
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        os.close(file)
 
 
 def _end_of_last_line(file: int) -> int:
@@ -214,6 +213,10 @@ def _number(value: float | Buckets, recorded: Recorded) -> float:
     if isinstance(value, Buckets):
         return value.sum if recorded.part == "sum" else float(sum(value.counts))
     return value
+
+
+def _possible(value: object) -> bool:
+    return value is not None and not (isinstance(value, int | float) and (value < 0 or not math.isfinite(value)))
 
 
 def _fields(row: TransferRecord | BundleEvent) -> Iterator[tuple[str, Any]]:

@@ -73,27 +73,30 @@ class _Worker:
         self.outcome = Outcome(duration_s=0.0, error="has not run yet")
         self._name, self._collector, self._clock = name, collector, clock
         self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._busy = False
         self._samples: list[Sample] = []
         threading.Thread(target=self._run, name=f"collect-{name}", daemon=True).start()
 
     def start(self) -> bool:
         """Begin a collection unless the last one is still running."""
-        if self._busy:
-            return False
-        self._busy = True
-        self.finished.clear()
+        with self._lock:
+            if self._busy:
+                return False
+            self._busy = True
+            self.finished.clear()
         self._asked.put(None)
         return True
 
     def result(self, timeout_s: float) -> list[Sample]:
         """Return the samples of a finished collection; none, and the outcome says so, of one that still runs."""
-        if self.finished.is_set():
-            return self._samples
-        self.outcome = Outcome(
-            duration_s=timeout_s, error=f"still running after {timeout_s:g} s", good_s=self.outcome.good_s
-        )
-        return []
+        with self._lock:
+            if self.finished.is_set():
+                return self._samples
+            self.outcome = Outcome(
+                duration_s=timeout_s, error=f"still running after {timeout_s:g} s", good_s=self.outcome.good_s
+            )
+            return []
 
     def _run(self) -> None:
         while True:
@@ -107,12 +110,13 @@ class _Worker:
                 if error != self.outcome.error:
                     _log.warning("collector %s failed: %s", self._name, error, exc_info=True)
             end_s = self._clock.monotonic_s()
-            self.outcome = Outcome(
-                duration_s=end_s - start_s,
-                error=error,
-                missing=self._collector.missing,
-                good_s=self.outcome.good_s if error else end_s,
-            )
-            self._samples = samples
-            self._busy = False
-            self.finished.set()
+            with self._lock:
+                self.outcome = Outcome(
+                    duration_s=end_s - start_s,
+                    error=error,
+                    missing=self._collector.missing,
+                    good_s=self.outcome.good_s if error else end_s,
+                )
+                self._samples = [] if error else samples
+                self._busy = False
+                self.finished.set()

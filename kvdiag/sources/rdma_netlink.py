@@ -5,6 +5,7 @@ takes an open channel, or opens one; each raises UndeterminedError where the ker
 where it refuses. The kernel shows the objects of the caller's pid namespace (and its children) only.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from kvdiag.sources._nldev import Attribute, Channel, Command, KernelChannel, at
 from kvdiag.sources.base import Context
 
 _PROC = Path("/proc")
+_TGID = re.compile(r"^Tgid:\s+(\d+)$", re.MULTILINE)
 # enum ib_qp_type and enum ib_qp_state (include/rdma/ib_verbs.h), spelled as the rdma tool prints them.
 _QP_TYPES = {
     0: "SMI",
@@ -234,7 +236,10 @@ class _Owners:
             status = (self._proc / str(thread) / "status").read_text()
         except OSError:
             return Missing(f"thread {thread} is gone or not visible"), ""
-        process = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:"))
+        match = _TGID.search(status)
+        if match is None:
+            return Missing(f"{self._proc / str(thread) / 'status'} has no Tgid"), ""
+        process = int(match[1])
         try:
             return process, (self._proc / str(process) / "comm").read_text().strip()
         except OSError:

@@ -22,7 +22,8 @@ def test_this_process_is_seen_as_it_is() -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     assert abs(found.cpu_s - usage.ru_utime - usage.ru_stime) < 1
     assert not isinstance(found.rss_bytes, Missing)
-    assert found.rss_bytes <= usage.ru_maxrss * 1024
+    # The kernel adds up its per-CPU counts of pages now and then only, so the two differ a little.
+    assert 0.1 < found.rss_bytes / (usage.ru_maxrss * 1024) < 1.1
     assert found.pinned_bytes == 0
     assert isinstance(found.open_fds, int)
 

@@ -9,24 +9,10 @@ import pytest
 from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 from kvdiag.sources import rdma_netlink
-from kvdiag.sources._nldev import Attribute, Command, KernelChannel, attributes, split_messages
+from kvdiag.sources._nldev import Attribute, KernelChannel, attributes, split_messages
 from kvdiag.sources.base import Context
 from tests.lab.rdma_program import check_against_rdma
-
-CAPTURE = Path(__file__).parents[1] / "fixtures/netlink/rxe-two-threads.json"
-
-
-class Replay:
-    """A channel that gives the recorded answer to each question, in any order."""
-
-    def __init__(self, asked: list[dict[str, Any]]) -> None:
-        self.asked = asked
-
-    def ask(self, command: Command, attributes: bytes = b"", *, dump: bool = True) -> list[bytes]:
-        for one in self.asked:
-            if (one["command"], one["attributes"]) == (command.name, attributes.hex()):
-                return [bytes.fromhex(payload) for payload in one["payloads"]]
-        raise OSError(22, f"{command.name} was not recorded")
+from tests.netlink import CAPTURE, Replay
 
 
 @pytest.fixture(scope="module")

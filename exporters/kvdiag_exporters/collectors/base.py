@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import kvdiag_exporters.collectors
+from kvdiag.sources._nldev import Channel
 from kvdiag.sources.base import Clock, Context
 from kvdiag.sources.tree import Tree
 from kvdiag_exporters.catalog import Sample
@@ -33,12 +34,16 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that a collector may use: this host's node name, the engines, the roots and the clock."""
+    """Everything that a collector may use: this host's node name, the engines, the roots and the clock.
+
+    `netlink` is a recorded conversation in place of the running kernel's.
+    """
 
     node: str
     engines: tuple[Engine, ...] = ()
     context: Context = field(default_factory=Context)
     stream: RecordStream = field(default_factory=RecordStream)
+    netlink: Channel | None = None
 
     @property
     def clock(self) -> Clock:

@@ -78,18 +78,19 @@ class RdmaResourcesCollector:
     def collect(self) -> Iterator[Sample]:
         """Yield the summary of now and the details, read again when a count changed or they are DETAILS_EVERY_S old."""
         self.missing = ()
-        if not self._setup.context.live:
+        channel = self._setup.netlink
+        if channel is None and not self._setup.context.live:
             self.missing = ("RDMA netlink answers for the running kernel only",)
             return
         try:
-            summaries = rdma_netlink.read_summaries()
+            summaries = rdma_netlink.read_summaries(channel)
         except UndeterminedError as error:
             self.missing = (str(error),)
             return
         now_s = self._setup.clock.monotonic_s()
         few = sum(sum(one.counts.values()) for one in summaries) <= FEW
         if few or summaries != self._summaries or now_s - self._read_s >= DETAILS_EVERY_S or self._details is None:
-            self._details = rdma_netlink.read_resources(proc=self._setup.context.procfs)
+            self._details = rdma_netlink.read_resources(channel=channel, proc=self._setup.context.procfs)
             self._read_s = now_s
         self._summaries = summaries
         yield from self.samples(summaries, self._details)

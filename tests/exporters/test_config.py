@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from kvdiag.errors import InputError, UsageError
+from kvdiag_exporters.config import DEFAULT_LISTEN, Config, engines, load, split_listen
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "exporter.toml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_has_a_default(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "")) == Config()
+    assert split_listen(DEFAULT_LISTEN)[0] == "127.0.0.1"
+
+
+def test_paths_are_relative_to_the_file_and_nodes_default_to_the_host(tmp_path: Path) -> None:
+    config = load(
+        written(
+            tmp_path,
+            """
+            listen = "[::1]:0"
+            address_file = "run/address"
+            interval_s = 5
+            [[engines]]
+            name = "a"
+            node = "prefill-0"
+            role = "prefill"
+            pid = 12
+            nixl_telemetry = "nixl"
+            records = "/abs/requests.jsonl"
+            [[engines]]
+            name = "b"
+            [recorder]
+            path = "bundle"
+            incident_start_s = 12
+            """,
+        )
+    )
+    assert config.address_file == str(tmp_path / "run/address")
+    assert config.recorder is not None
+    assert (config.recorder.path, config.recorder.incident_start_s) == (str(tmp_path / "bundle"), 12.0)
+    first, second = engines(config, "host-a")
+    assert (first.nixl_telemetry, first.records) == (tmp_path / "nixl", Path("/abs/requests.jsonl"))
+    assert (first.node, first.role, first.pid) == ("prefill-0", "prefill", 12)
+    assert (second.node, second.role, second.pid, second.records) == ("host-a", "both", None, None)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("listen = 9846", "listen: Expected `str`, got `int`"),
+    ('listen = "9846"', "listen is '9846'; give ADDR:PORT"),
+    ('listen = "host:70000"', "give ADDR:PORT"),
+    ("interval_s = 0", "interval_s: Expected `float` >= 0.05"),
+    ("intervall_s = 1", "toml: Object contains unknown field `intervall_s`"),
+    ("[[engines]]", "engines[0]: Object missing required field `name`"),
+    ('[[engines]]\nname = "a"\npid = "me"', "engines[0].pid: Expected `int | null`, got `str`"),
+    ('[[engines]]\nname = "a"\nrole = "judge"', "engines[0].role: Invalid enum value 'judge'"),
+    ('[[engines]]\nname = "a"\n[[engines]]\nname = "a"', "the name 'a' is given 2 times"),
+    ("[recorder]", "recorder: Object missing required field `path`"),
+    ("listen = ", "not TOML"),
+    ('node = ""', "node: Expected `str` of length >= 1"),
+])  # fmt: skip
+def test_what_is_wrong_is_named_by_file_and_field(text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 64
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: No such file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\0")
+    with pytest.raises(InputError, match="not TOML"):
+        load(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize("listen", ["", ":80", "a:b", "::1:80", "[::1]", "a:-1", "a:80 "])
+def test_addresses_are_checked(listen: str) -> None:
+    with pytest.raises(UsageError):
+        split_listen(listen)

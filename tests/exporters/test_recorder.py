@@ -1,0 +1,190 @@
+"""The bundle that the recorder writes, read back by the reader that diagnose uses."""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvdiag.errors import InputError
+from kvdiag.model.transfer import TransferRecord
+from kvdiag.sources.bundle import read_bundle
+from kvdiag_exporters.collectors.base import Engine, Setup, create_all
+from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.scraper import Scraper
+from kvdiag_exporters.stream import RecordStream
+from tests.exporters.host import StillClock, write_host
+from tests.trees import write_tree
+
+ENGINES = (
+    Engine(name="p", node="prefill-0", role="prefill"),
+    Engine(name="d", node="decode-0", role="decode"),
+    Engine(name="p2", node="decode-0", role="prefill"),
+)
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return write_host(tmp_path)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def recorder_in(folder: Path, stream: RecordStream, **options: Any) -> Recorder:
+    return Recorder(folder, "host-a", ENGINES, stream, 1.0, **options)
+
+
+def test_a_recording_is_read_back_as_what_happened(setup: Setup, tmp_path: Path) -> None:
+    clock, bundle = setup.clock, tmp_path / "bundle"
+    assert isinstance(clock, StillClock)
+    scraper = Scraper(create_all(setup), clock)
+    recorder = Recorder(bundle, setup.node, setup.engines, setup.stream, 1.0, incident_start_s=1700001001.0)
+    for step in range(3):
+        clock.now_s = 1000.0 + step
+        write_tree(
+            f"proc/121/net/dev = x\\nx\\n eth0: {5000 + step} 50 0 0 0 0 0 0 {6000 + 9 * step} 60 0 0 0 0 0 0",
+            setup.context.root,
+        )
+        recorder.write(scraper.collect(fresh=True))
+    recorder.close()
+    found = read_bundle(bundle)
+    assert list(found.requests.ids) == ["a", "b", "c"]
+    ttft = found.requests.number("ttft_s")
+    assert ttft is not None
+    assert ttft.tolist() == [0.5, 2.0, 1.0]
+    wire = found.requests.number("wire_s")
+    assert wire is not None
+    assert np.isnan(wire).tolist() == [False, False, True]
+    queue = found.requests.number("queue_s")
+    assert queue is not None
+    assert queue[:2].tolist() == [0.2, 0.0]
+    assert np.isnan(queue[2])  # the record said -0.5
+    series = {(one.node, one.device, one.metric): one for one in found.series}
+    sent = series["prefill-0", "eth0", "nic.tx_bytes"]
+    assert sent.value.tolist() == [6000, 6009, 6018]
+    assert sent.time_s.tolist() == [1700001000.0, 1700001001.0, 1700001002.0]
+    assert series["prefill-0", "eth0", "nic.link_gbps"].value.tolist() == [25.0] * 3
+    assert series["prefill-0", None, "nic.retransmits"].value.tolist() == [3.0] * 3
+    assert series["prefill-0", None, "nixl.transfers"].value.tolist() == [44.0] * 3
+    assert series["prefill-0", None, "nixl.xfer_time_us"].value[0] == pytest.approx(906388 + 234723)
+    assert series["prefill-0", "rxe0", "conn.qp_created"].value.tolist() == [0.0] * 3
+    # The kernel's count of memory regions stands before NIXL's own; nothing of the host around the engine is recorded.
+    assert (
+        ("prefill-0", None, "reg.mr_registered") in series,
+        ("prefill-0", "rxe0", "reg.mr_registered") in series,
+    ) == (
+        False,
+        True,
+    )
+    assert {one.node for one in found.series} == {"prefill-0"}
+    # Without an RDMA port at this node nothing falls back to TCP.
+    assert "host.tcp_rx_bytes" not in {one.metric for one in found.series}
+    assert (found.roles, found.sampling, found.incident_start_s) == ({"prefill-0": "prefill"}, 1.0, 1700001001.0)
+    assert found.metrics["nixl.transfers"].kind == "counter"
+    assert found.metrics["nic.link_gbps"].kind == "gauge"
+
+
+def test_on_one_node_the_rdma_ports_are_the_nic(setup: Setup, tmp_path: Path) -> None:
+    scraper = Scraper(create_all(setup), setup.clock)
+    recorder = Recorder(tmp_path / "bundle", "host-a", (), setup.stream, 1.0)
+    recorder.write(scraper.collect())
+    recorder.close()
+    found = {(row["device"], row["metric"]): row["value"] for row in rows(tmp_path / "bundle/counters.jsonl")}
+    assert {device for device, metric in found if metric == "nic.tx_bytes"} == {"mlx5_bond_0/1", "mlx5_bond_1/1"}
+    assert found["mlx5_bond_0/1", "nic.tx_bytes"] == 493827156
+    assert found["mlx5_bond_0/1", "nic.link_gbps"] == 200
+    assert found[None, "host.tcp_rx_bytes"] == 910
+    meta = json.loads((tmp_path / "bundle/meta.json").read_text())
+    assert meta["nodes"] == {"host-a": {"role": "both"}}
+
+
+def test_changes_become_events(setup: Setup, tmp_path: Path) -> None:
+    setup = Setup(
+        node="prefill-0", engines=setup.engines, context=setup.context, stream=setup.stream, netlink=setup.netlink
+    )
+    scraper = Scraper(create_all(setup), setup.clock)
+    recorder = Recorder(tmp_path / "bundle", "prefill-0", setup.engines, setup.stream, 1.0)
+    clock = setup.clock
+    assert isinstance(clock, StillClock)
+    for change in (
+        "",
+        "sys/class/infiniband/mlx5_bond_0/ports/1/state = 1: DOWN\nproc/121/root/sys/class/net/eth0/operstate = down",
+        "sys/class/infiniband/mlx5_bond_0/ports/1/state = 4: ACTIVE\n- proc/121",
+    ):
+        write_tree(change, setup.context.root)
+        clock.now_s += 1
+        recorder.write(scraper.collect(fresh=True))
+    recorder.close()
+    found = [(row["kind"], row["node"], row["detail"]) for row in rows(tmp_path / "bundle/events.jsonl")]
+    assert sorted(found) == [
+        ("engine_exit", "prefill-0", "demo"),
+        ("link_down", "prefill-0", "eth0"),
+        ("link_down", "prefill-0", "mlx5_bond_0/1"),
+        ("link_up", "prefill-0", "mlx5_bond_0/1"),
+    ]
+    assert len(read_bundle(tmp_path / "bundle").events) == 4
+
+
+def test_a_second_run_goes_on_where_a_crash_left_off(tmp_path: Path) -> None:
+    folder, records = tmp_path / "bundle", tmp_path / "requests.jsonl"
+    lines = [json.dumps({"request_id": name, "arrival_s": 1.0, "ttft_s": 0.5}) + "\n" for name in "abc"]
+    records.write_text("".join(lines[:2]))
+    for text in (None, "".join(lines)):
+        if text is not None:
+            with (folder / "requests.jsonl").open("a") as file:
+                file.write('{"request_id": "cut')  # the line that was being written when the power failed
+            records.write_text(text)
+        stream = RecordStream()
+        stream.follow(records)
+        recorder = recorder_in(folder, stream)
+        stream.poll()
+        recorder.close()
+    assert [row["request_id"] for row in rows(folder / "requests.jsonl")] == ["a", "b", "c"]
+    assert stream.duplicates == 2
+    meta = json.loads((folder / "meta.json").read_text())
+    assert meta["nodes"] == {"prefill-0": {"role": "prefill"}, "decode-0": {"role": "both"}}
+    assert [path.name for path in sorted(folder.iterdir())] == [
+        "counters.jsonl", "events.jsonl", "meta.json", "requests.jsonl",
+    ]  # fmt: skip
+
+
+def test_meta_is_there_from_the_start(tmp_path: Path) -> None:
+    recorder_in(tmp_path / "bundle", RecordStream(), incident_start_s=4.0)
+    meta = json.loads((tmp_path / "bundle/meta.json").read_text())
+    assert (meta["schema"], meta["sampling"], meta["incident_start_s"]) == ("kvdiag.bundle/1", 1, 4.0)
+
+
+def test_a_full_disk_loses_whole_lines_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = RecordStream()
+    recorder = recorder_in(tmp_path / "bundle", stream)
+    recorder.write_records([TransferRecord(request_id="a", arrival_s=1.0)])
+    write = os.write
+    room = [10, 0]
+
+    def full(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: room.pop(0)])
+
+    monkeypatch.setattr(os, "write", full)
+    with caplog.at_level(logging.ERROR):
+        recorder.write_records([TransferRecord(request_id="b", arrival_s=2.0)])
+    monkeypatch.setattr(os, "write", write)
+    recorder.write_records([TransferRecord(request_id="c", arrival_s=3.0)])
+    recorder.close()
+    assert recorder.lost == 1
+    assert "No space left on device; 1 lines lost so far" in caplog.text
+    assert [row["request_id"] for row in rows(tmp_path / "bundle/requests.jsonl")] == ["a", "c"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"recorder\.path: .*/file/bundle: Not a directory"):
+        recorder_in(tmp_path / "file/bundle", RecordStream())
