@@ -151,6 +151,12 @@ def test_a_part_survives_the_way_to_a_peer(source: Source) -> None:
             assert msgspec.json.decode(msgspec.json.encode(part), type=source.part) == part
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=by_module)
+def test_a_part_has_a_json_form(source: Source) -> None:
+    # A field `dict | Missing` has none: both are objects.
+    msgspec.json.Decoder(source.part)
+
+
 def test_every_part_has_one_source() -> None:
     parts = [source.part for source in SOURCES]
     assert len(set(parts)) == len(parts)

@@ -25,9 +25,10 @@ class NetDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetNamespace:
     """`namespace` as its link reads ("net:[4026531840]"); `protocols` the counters of /proc/PID/net/{snmp,netstat} by
-    `Group.Name` ("Tcp.RetransSegs").
+    `Group.Name` ("Tcp.RetransSegs"), and `protocols_missing` why there are none ("" where there are).
     """
 
     namespace: str | Missing
     devices: tuple[NetDevice, ...]
-    protocols: dict[str, int] | Missing
+    protocols: dict[str, int]
+    protocols_missing: str

@@ -28,10 +28,12 @@ def read_namespace(tree: Tree, pid: int | None = None) -> NetNamespace | Missing
         return text
     rows = dict(_rows(text))
     sysfs = _sysfs_of(tree, "" if pid is None else f"/proc/{pid}/root", frozenset(rows))
+    protocols = _protocols(tree, proc)
     return NetNamespace(
         namespace=tree.link(f"{'/proc/self' if pid is None else proc}/ns/net"),
         devices=tuple(_device(tree, name, values, sysfs) for name, values in sorted(rows.items())),
-        protocols=_protocols(tree, proc),
+        protocols={} if isinstance(protocols, Missing) else protocols,
+        protocols_missing=protocols.missing if isinstance(protocols, Missing) else "",
     )
 
 

@@ -100,10 +100,9 @@ def _namespace(found: NetNamespace, node: str, engine: str) -> Iterator[Sample]:
     for device in found.devices:
         if engine or not any(fnmatch.fnmatch(device.name, pattern) for pattern in _HOST_ENDS):
             yield from _device(device, (node, engine, device.name))
-    if not isinstance(found.protocols, Missing):
-        for metric, name in ((RETRANSMITS, "Tcp.RetransSegs"), (IP_RECEIVED, "IpExt.InOctets")):
-            if name in found.protocols:
-                yield metric.sample(float(found.protocols[name]), node, engine)
+    for metric, name in ((RETRANSMITS, "Tcp.RetransSegs"), (IP_RECEIVED, "IpExt.InOctets")):
+        if name in found.protocols:
+            yield metric.sample(float(found.protocols[name]), node, engine)
 
 
 def _device(device: NetDevice, labels: tuple[str, str, str]) -> Iterator[Sample]:
