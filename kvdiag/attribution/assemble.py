@@ -63,8 +63,8 @@ def _negative(within: float, between: float) -> str:
     if within + between >= -0.0005:
         return ""
     if within <= between:
-        return "negative: within each period, requests with a long total tend to be short here"
-    return "negative: this stage became shorter while TTFT became longer (or the reverse)"
+        return "negative: within a period, requests that take long in all tend to be short here"
+    return "negative: the stage became shorter while TTFT became longer, or the reverse"
 
 
 def quantile_excess(total: Floats, seconds: Floats, q: float) -> Floats:

@@ -79,27 +79,32 @@ def _goodput(start: Floats, stop: Floats, size: Floats, rows: Mask) -> Floats:
 
 
 def host_slowdown(frame: Frame) -> float:
-    """Return by which factor the hosts' own stages slowed down: the median over stages of their median ratios, >= 1.
+    """Return by which factor the hosts slowed down: the second largest ratio of medians over their stages, >= 1.
 
-    Stages that a link cannot touch (register, set-up, handle, first step, post per descriptor): a busy host slows all
-    of them, a fault of one of them only that one.
+    Stages that a link cannot touch, per token or descriptor where it drives them. A busy host slows several of them,
+    a fault in one of them (registration, say) only that one: hence the second largest.
     """
+    base, incident = ~frame.incident, frame.incident
     ratios = []
-    descriptors = frame.number("descriptors")
-    for name in ("register_s", "setup_s", "post_s", "first_step_s", "prefill_s"):
+    for name, per in _HOST_STAGES.items():
         stage = frame.stages.stage(name)
-        if stage is None:
+        units = [column for one in per if (column := frame.number(one)) is not None][:1]
+        if stage is None or (per and not units):
             continue
-        values = stage
-        if name == "post_s" and descriptors is not None:
-            values = stage / np.maximum(descriptors, 1)
-        if name == "prefill_s":
-            tokens = frame.number("uncached_tokens")
-            tokens = frame.number("prompt_tokens") if tokens is None else tokens
-            if tokens is None:
-                continue
-            values = stage / np.maximum(tokens, 1)
-        before, after = float(np.median(values[~frame.incident])), float(np.median(values[frame.incident]))
-        if before > 1e-5:
+        values = stage / np.maximum(units[0], 1.0) if units else stage
+        before, after = float(np.median(values[base])), float(np.median(values[incident]))
+        if np.median(stage[base]) > LEAST_STAGE_S:
             ratios.append(after / before)
-    return max(1.0, float(np.median(ratios))) if ratios else 1.0
+    ratios.sort(reverse=True)
+    return max(1.0, ratios[min(1, len(ratios) - 1)]) if ratios else 1.0
+
+
+_HOST_STAGES: dict[str, tuple[str, ...]] = {
+    "prefill_s": ("uncached_tokens", "prompt_tokens"),
+    "setup_s": (),
+    "register_s": (),
+    "post_s": ("descriptors",),
+    "first_step_s": (),
+}
+LEAST_STAGE_S = 2e-5
+"""Shorter stages are the clock's own noise."""

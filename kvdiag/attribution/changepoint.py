@@ -11,6 +11,8 @@ from kvdiag.derive.stages import StageMatrix
 BINS = 120
 EDGE = 0.1
 """No change is looked for in the first and last tenth: there is nothing to compare it with."""
+LEAST_SHARE = 0.01
+"""Logarithms are taken of a stage plus 1 % of the median TTFT: stalls weigh little then, and empty stages nothing."""
 THRESHOLD = 2.2
 """Of the CUSUM range over its long-run deviation; the 99.9 % point of a Brownian bridge's supremum is 1.95
 (Kolmogorov), raised because up to eleven series are tried."""
@@ -20,7 +22,7 @@ LEAST_EFFECT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """The split in seconds of wall-clock time, the series that shows it, its statistic, its change of mean in seconds."""
+    """The split in wall-clock seconds, the series that shows it, its statistic, and its change of mean in seconds."""
 
     split_s: float
     series: str
@@ -41,11 +43,12 @@ def strongest_change(stages: StageMatrix, arrival_s: Floats) -> tuple[ChangePoin
     index = np.minimum(((arrival_s - first) / span * bins).astype(int), bins - 1)
     count = np.bincount(index, minlength=bins)
     queue = stages.stage("queue_s")
+    least = max(LEAST_SHARE * float(np.median(stages.ttft_s)), 1e-9)
     series = {"ttft_s without queue_s": stages.ttft_s - (0 if queue is None else queue)}
     series |= {name: stages.seconds[:, i] for i, name in enumerate(stages.names) if name != "queue_s"}
     for name, values in series.items():
-        cut = np.minimum(values, np.quantile(values, 0.99))
-        means = np.bincount(index, weights=cut, minlength=bins) / np.maximum(count, 1)
+        logs = np.log(np.maximum(values, 0.0) + least)
+        means = np.bincount(index, weights=logs, minlength=bins) / np.maximum(count, 1)
         filled = np.where(count > 0, means, means[count > 0].mean())
         found = _cusum(filled)
         if found is None:

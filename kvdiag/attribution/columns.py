@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdiag.attribution.causes.base import Cause, Dose, Driver, Load
+from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Floats, Frame
 from kvdiag.derive.stages import UNACCOUNTED, fine_stages
 from kvdiag.model.missing import Missing
@@ -23,6 +23,7 @@ class Mechanism:
     dose: Dose | Missing
     drivers: tuple[Driver, ...] | Missing
     load: Load | Missing
+    strength: float
 
     @property
     def active_dose(self) -> Dose | None:
@@ -65,15 +66,19 @@ class Columns:
 
 def mechanisms(frame: Frame, causes: tuple[Cause, ...]) -> tuple[Mechanism, ...]:
     """Ask every cause for its dose, drivers and load."""
+    return tuple(_mechanism(frame, cause) for cause in causes)
+
+
+def _mechanism(frame: Frame, cause: Cause) -> Mechanism:
     absent = Missing("this cause has none")
-    return tuple(
-        Mechanism(
-            cause=cause,
-            dose=cause.dose(frame) if cause.dose else absent,
-            drivers=cause.drivers(frame) if cause.drivers else (),
-            load=cause.load(frame) if cause.load else absent,
-        )
-        for cause in causes
+    dose = cause.dose(frame) if cause.dose else absent
+    strength = cause.strength(frame) if cause.strength else SEEN
+    return Mechanism(
+        cause=cause,
+        dose=dose,
+        drivers=cause.drivers(frame) if cause.drivers else (),
+        load=cause.load(frame) if cause.load else absent,
+        strength=dose.strength if isinstance(dose, Dose) else strength,
     )
 
 

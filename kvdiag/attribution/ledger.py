@@ -14,8 +14,8 @@ from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
 from kvdiag.attribution.nnls import bounded_least_squares
 
-UNKNOWN_PENALTY = 0.3
-"""Ridge, as a share of their own weight, on the steps that no cause explains: a dose that is noisier than about half
+UNKNOWN_PENALTY = 0.5
+"""Ridge, as a share of their own weight, on the steps that no cause explains: a dose that is noisier than about 0.7 of
 its mean within the incident loses to them, so a decoy on one node does not collect what happened on all."""
 QUEUE = "queue_s"
 LEAST_LOAD_GROWTH = 2.0

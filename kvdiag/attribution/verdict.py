@@ -5,12 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdiag.attribution.causes.base import Load
 from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
 from kvdiag.attribution.ledger import QUEUE, Ledger
 from kvdiag.attribution.split import Split
 from kvdiag.model.diagnosis import Verdict
+from kvdiag.model.missing import Missing
 
 LEAST_ROWS = 120
 """Below, even the right cause is sized wrongly by half; measured on thinned simulated incidents."""
@@ -19,10 +21,14 @@ MATERIAL = 0.02
 """A cause below 2 % of the baseline's mean TTFT is real or not, but never worth a verdict."""
 FULL_SAMPLE = 2000
 """With fewer rows the bar rises with the standard error: 2 % x sqrt(2000 / rows)."""
+LOWER_BOUND = 0.5
+"""The interval's lower end must clear half the bar: bursts are few, and their intervals wide."""
 GATE = 0.7
 """Confidence from which a cause is said aloud."""
 CRITICAL = 0.10
 """From 10 % of the baseline's mean or p99 TTFT a named cause is critical, below it a warning."""
+SHIFT = 3.0
+"""Mean prompt lengths of two samples differ by chance; three standard errors are chance once in seven hundred."""
 OVERSHADOWED = 3.0
 """Load and prompt lengths always drift; a fault is the news unless the drift is three times its size."""
 UNEXPLAINED = 0.05
@@ -31,7 +37,10 @@ UNEXPLAINED = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assessment:
-    """Per mechanism, the last one "unexplained": rank score, intervals, confidence, and whether it may be named."""
+    """Per mechanism, the last one "unexplained": rank score, intervals, confidence, and whether it may be named.
+
+    `bar` is the share of the baseline's mean from which a cause may be named, `quiet` in how many replicates none is.
+    """
 
     score: Floats
     low: Floats
@@ -44,6 +53,7 @@ class Assessment:
     bar: float
     total_low: float
     total_high: float
+    quiet: float
 
 
 def material_bar(rows: int) -> float:
@@ -66,11 +76,18 @@ def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99
     relative = boot.excess / boot.base_mean[:, None]
     leads = _leads(columns, relative[:, :-1])
     probability = ((relative[:, :-1] > MATERIAL) & leads).mean(axis=0)
-    strength = np.array([_strength(columns, index) for index in range(len(columns.mechanisms))])
+    strength = np.array([one.strength for one in columns.mechanisms])
     confidence = np.minimum(probability * strength * np.sqrt(_explained(columns, point)), 0.99)
+    unexplained = max(float(point.excess[0, -1]), 0.0)
     passes = tuple(
-        bool(low[i] > bar * base_mean and point.excess[0, i] > bar * base_mean and confidence[i] >= GATE)
-        for i in range(len(columns.mechanisms))
+        bool(
+            point.excess[0, i] > bar * base_mean
+            and low[i] > LOWER_BOUND * bar * base_mean
+            and confidence[i] >= GATE
+            # What the machines did has its own evidence; drift of load or prompts is everywhere and proves little.
+            and (not one.cause.workload or (point.excess[0, i] > unexplained and _beyond_chance(one.load)))
+        )
+        for i, one in enumerate(columns.mechanisms)
     )
     order = _order(columns, score[:-1], passes)
     return Assessment(
@@ -85,7 +102,13 @@ def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99
         bar=bar,
         total_low=float(total_low),
         total_high=float(total_high),
+        quiet=float((relative[:, :-1].max(axis=1) <= bar).mean()),
     )
+
+
+def _beyond_chance(load: Load | Missing) -> bool:
+    """Whether a load factor grew by more than SHIFT standard errors (none known: the bootstrap alone decides)."""
+    return not isinstance(load, Load) or float(np.log(max(load.ratio, 1e-9))) > SHIFT * load.error
 
 
 def _leads(columns: Columns, relative: Floats) -> NDArray[np.bool_]:
@@ -110,11 +133,6 @@ def _order(columns: Columns, score: Floats, passes: tuple[bool, ...]) -> tuple[i
         for i, (one, ok) in enumerate(zip(columns.mechanisms, passes, strict=True))
     ]
     return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))
-
-
-def _strength(columns: Columns, index: int) -> float:
-    dose = columns.mechanisms[index].active_dose
-    return 1.0 if dose is None else dose.strength
 
 
 def _explained(columns: Columns, point: Ledger) -> float:
@@ -155,13 +173,13 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
         return Verdict(
             status="abstain",
             cause=None,
-            confidence=float(np.clip(1 - max(found.confidence, default=0.0), 0, 1)),
+            confidence=float(1 - max(found.confidence, default=0.0)),
             reason=reason + (f"; suspected: {names}" if names else "") + (f" (at least {_ms(low)})" if low > 0 else ""),
         )
     return Verdict(
         status="no_change",
         cause=None,
-        confidence=float(np.clip(1 - max(found.confidence, default=0.0), 0, 0.99)),
+        confidence=min(found.quiet, 0.99),
         reason=f"no cause adds more than {found.bar:.1%} of the baseline's {_ms(base_mean)} with confidence; {change}, "
         f"90 % interval {_ms(found.total_low)} to {_ms(found.total_high)}",
     )

@@ -1,5 +1,7 @@
 """What a request would have cost at the baseline's cache hit ratio, and by how much a factor of the load changed."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,26 +47,51 @@ def recomputed(frame: Frame) -> Floats | None:
     return uncached - usual
 
 
-FIRST_TURN_LOSS = 0.1
-"""A prefix cache that misses recomputes first turns too (shared system prompts); lost histories do not."""
+FIRST_TURN_LOSS = 0.5
+"""A prefix cache that misses loses the same part of first turns' hits (shared system prompts) as of later ones; lost
+histories leave first turns as they were. Half way between tells them apart."""
+LEAST_HITS = 0.02
 
 
-def first_turns_lose(frame: Frame) -> bool | None:
-    """Whether first turns lost cached tokens: a tenth of their hit ratio and twice its error; None where unknown."""
-    prompt, uncached = frame.number("prompt_tokens"), frame.number("uncached_tokens")
-    if prompt is None or uncached is None or frame.number("turn") is None:
+@dataclass(frozen=True, slots=True)
+class LostHits:
+    """Which part of their cached share first and later turns lost, and the standard error of the first."""
+
+    first: float
+    later: float
+    error: float
+
+    @property
+    def first_too(self) -> bool:
+        """Whether first turns lost theirs as later ones did, rather than not at all."""
+        return self.first > FIRST_TURN_LOSS * max(self.later, 0.0)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether that is more than one standard error from turning over."""
+        return abs(self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) > self.error
+
+
+def lost_hits(frame: Frame) -> LostHits | None:
+    """Return what first and later turns lost; None where turns or hits are not recorded or too few."""
+    prompt, uncached, turn = frame.number("prompt_tokens"), frame.number("uncached_tokens"), frame.number("turn")
+    if prompt is None or uncached is None or turn is None:
         return None
-    first = turn_class(frame) == 0
-    before, after = first & ~frame.incident, first & frame.incident
-    if before.sum() < 20 or after.sum() < 20:
-        return None
-    share = [1 - uncached[rows].sum() / max(prompt[rows].sum(), 1.0) for rows in (before, after)]
-    hits = [(prompt - uncached)[rows] - part * prompt[rows] for rows, part in zip((before, after), share, strict=True)]
-    errors = [
-        one.std() / np.sqrt(len(one)) / prompt[rows].mean() for one, rows in zip(hits, (before, after), strict=True)
-    ]
-    drop = share[0] - share[1]
-    return bool(drop > FIRST_TURN_LOSS * share[0] and drop > 2 * float(np.hypot(*errors)))
+    lost, errors = [], []
+    for kind in (0, 1):
+        hits = []
+        for period in (~frame.incident, frame.incident):
+            rows = (turn_class(frame) == kind) & period
+            if not rows.any() or prompt[rows].sum() <= 0:
+                return None
+            share = 1 - float(uncached[rows].sum() / prompt[rows].sum())
+            rest = prompt[rows] - uncached[rows] - share * prompt[rows]
+            hits.append((share, float(rest.std() / np.sqrt(rows.sum()) / prompt[rows].mean())))
+        if hits[0][0] < LEAST_HITS:
+            return None
+        lost.append(1 - hits[1][0] / hits[0][0])
+        errors.append(float(np.hypot(hits[0][1], hits[1][1])) / hits[0][0])
+    return LostHits(first=lost[0], later=lost[1], error=errors[0])
 
 
 LOAD_BIN_S = 20.0

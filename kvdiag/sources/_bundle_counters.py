@@ -9,6 +9,8 @@ from kvdiag.sources._tables import Table
 
 def read_counters(table: Table, notes: list[str]) -> tuple[CounterSeries, ...]:
     """Return one series per node, device and metric, sorted by time; rows without a value are left out."""
+    if table.rows == 0:
+        return ()
     _require(table, ("time_s", "node", "metric", "value"))
     time_s, value = table.numbers("time_s"), table.numbers("value")
     node, metric = table.labels("node"), table.labels("metric")
@@ -43,6 +45,8 @@ def read_counters(table: Table, notes: list[str]) -> tuple[CounterSeries, ...]:
 
 def read_events(table: Table, notes: list[str]) -> tuple[BundleEvent, ...]:
     """Return the events sorted by time; rows without a time are left out."""
+    if table.rows == 0:
+        return ()
     _require(table, ("time_s", "kind"))
     texts = {name: table.texts(name) if name in table.names else None for name in ("node", "kind", "detail")}
     names = ("time_s", "pid", "bytes", "duration_s")
@@ -78,5 +82,5 @@ def read_events(table: Table, notes: list[str]) -> tuple[BundleEvent, ...]:
 
 def _require(table: Table, names: tuple[str, ...]) -> None:
     for name in names:
-        if table.rows and name not in table.names:
+        if name not in table.names:
             raise InputError(f"{table.place(0).partition(' ')[0]}: no column {name}; it has {', '.join(table.names)}")

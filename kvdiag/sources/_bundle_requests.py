@@ -36,11 +36,11 @@ LEAST_ACCOUNTED = 0.1
 
 def read_requests(table: Table, notes: list[str]) -> RequestColumns:
     """Return the checked rows; adds to `notes` what was left out; InputError names row and field."""
+    if table.rows == 0:
+        raise UndeterminedError(f"{_file(table)}: no request in it: nothing to examine")
     for name in ("request_id", "arrival_s", "ttft_s"):
         if name not in table.names:
             raise InputError(f"{_file(table)}: no column {name}; it has {', '.join(table.names)}")
-    if table.rows == 0:
-        raise UndeterminedError(f"{_file(table)}: no request in it: nothing to examine")
     numbers = {name: table.numbers(name) for name in _NUMBERS if name in table.names}
     labels = {name: table.labels(name) for name in _TEXTS if name in table.names}
     unknown = [name for name in table.names if name not in (*_NUMBERS, *_TEXTS, "request_id")]

@@ -22,6 +22,9 @@ SHAPE = 0.9
 ELIMINATION = 0.75
 """Strength of a mechanism that is merely the only one that acts in a stage: what would show it was not recorded."""
 
+UNCLEAR = 0.65
+"""Strength of a mechanism that is seen but cannot be told from another one: below the gate of a verdict."""
+
 KV_STAGES = ("admit_s", "pull_wait_s", "setup_s", "register_s", "handle_s", "post_s", "wire_s")
 
 
@@ -60,7 +63,8 @@ class Load:
 class Cause:
     """`stages` are fine stages; `owns` those whose otherwise unexplained excess is this cause's, if it moved.
 
-    `side` is where the cause sits (None: wherever its seconds concentrate), `covers` which driver stages it explains.
+    `side` is where the cause sits (None: wherever its seconds concentrate).
+    `strength` says how clearly a cause without a dose can be told from its neighbours (default SEEN).
     `workload` marks what users asked for, as against what the machines did.
     """
 
@@ -74,6 +78,7 @@ class Cause:
     drivers: Callable[[Frame], tuple[Driver, ...] | Missing] | None = None
     load: Callable[[Frame], Load | Missing] | None = None
     evidence: Callable[[Frame], tuple[Evidence, ...]] | None = None
+    strength: Callable[[Frame], float] | None = None
 
 
 def discover() -> tuple[Cause, ...]:
@@ -153,3 +158,17 @@ def counter_dose(
             metric, moved or seen, f"{unit.partition(' ')[0]}", f"> {factor:g}× and + {least:g} {unit}"
         ),
     )
+
+
+def by_elimination(frame: Frame, stage: str, what: str, counters: str) -> Dose | Missing:
+    """Return a dose without columns: `stage` can only be `what`, and the counters that would show it are absent."""
+    values = frame.stages.stage(stage)
+    if values is None:
+        return Missing(f"neither {counters} nor a {stage} stage was recorded")
+    before, after = float(values[~frame.incident].mean()), float(values[frame.incident].mean())
+    evidence = Evidence(
+        name=f"{stage}, in which there is only {what}",
+        value=f"{before * 1e3:.3g} → {after * 1e3:.3g} ms (means)",
+        source=f"requests, {stage}; {counters} was not recorded",
+    )
+    return Dose(columns=(), ceilings=(), moved=after > before, evidence=(evidence,), strength=ELIMINATION)

@@ -1,23 +1,25 @@
 """cache.multi_turn_recompute: later turns compute their conversation's history again."""
 
 from kvdiag.attribution.causes.base import Cause, Driver, Load
-from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load
+from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load, strength
 from kvdiag.attribution.frame import Frame
-from kvdiag.attribution.workload import first_turns_lose, recomputed
+from kvdiag.attribution.workload import lost_hits, recomputed
 from kvdiag.model.missing import Missing
 
 
 def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     """Return the tokens computed beyond the baseline's hit ratio, if first turns hit the cache as before."""
     tokens = recomputed(frame)
-    if tokens is None or first_turns_lose(frame) is None:
+    lost = lost_hits(frame)
+    if tokens is None or lost is None:
         return Missing("requests have no uncached_tokens and turn beside prompt_tokens")
-    return (Driver(column=tokens, stages=("prefill_s",)),) if first_turns_lose(frame) is False else ()
+    return () if lost.first_too else (Driver(column=tokens, stages=("prefill_s",)),)
 
 
 def load(frame: Frame) -> Load | Missing:
     """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
-    if first_turns_lose(frame) is not False:
+    lost = lost_hits(frame)
+    if lost is None or lost.first_too:
         return Missing("first turns lost cached tokens too, or turns are not recorded")
     return miss_load(frame)
 
@@ -28,6 +30,7 @@ CAUSE = Cause(
     drivers=drivers,
     load=load,
     evidence=evidence,
+    strength=strength,
     action="keep conversations where their KV cache is: sticky routing of turns, KV transfer back to prefill, longer "
     "retention of finished turns",
 )

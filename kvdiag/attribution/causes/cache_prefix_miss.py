@@ -1,8 +1,8 @@
 """cache.prefix_miss: prompts that used to be found in the prefix cache are computed again."""
 
-from kvdiag.attribution.causes.base import Cause, Driver, Load
+from kvdiag.attribution.causes.base import SEEN, UNCLEAR, Cause, Driver, Load
 from kvdiag.attribution.frame import Frame
-from kvdiag.attribution.workload import first_turns_lose, recomputed, usual_uncached
+from kvdiag.attribution.workload import lost_hits, recomputed, usual_uncached
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -12,12 +12,24 @@ def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     tokens = recomputed(frame)
     if tokens is None:
         return Missing("requests have no uncached_tokens beside prompt_tokens")
-    return () if first_turns_lose(frame) is False else (Driver(column=tokens, stages=("prefill_s",)),)
+    return (Driver(column=tokens, stages=("prefill_s",)),) if _first_turns_miss(frame) else ()
+
+
+def _first_turns_miss(frame: Frame) -> bool:
+    """Whether first turns miss too, or that cannot be told from the rows."""
+    lost = lost_hits(frame)
+    return lost is None or lost.first_too
+
+
+def strength(frame: Frame) -> float:
+    """Return UNCLEAR where too few turns were seen to tell a lost prefix from lost histories."""
+    lost = lost_hits(frame)
+    return SEEN if lost is not None and lost.is_clear else UNCLEAR
 
 
 def load(frame: Frame) -> Load | Missing:
     """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
-    if first_turns_lose(frame) is False:
+    if not _first_turns_miss(frame):
         return Missing("first turns hit the cache as before")
     return miss_load(frame)
 
@@ -57,6 +69,7 @@ CAUSE = Cause(
     drivers=drivers,
     load=load,
     evidence=evidence,
+    strength=strength,
     action="see why the prefix cache lost its entries: eviction (too small for the working set), changed prompt "
     "templates, a restart, routing that no longer follows the prefix",
 )

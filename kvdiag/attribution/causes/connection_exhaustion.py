@@ -1,8 +1,7 @@
 """connection.exhaustion: transfer handles or queue pairs run out, and requests wait for one."""
 
-from kvdiag.attribution.causes.base import ELIMINATION, Cause, Dose, counter_dose
+from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_dose
 from kvdiag.attribution.frame import Frame
-from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 PAD_S = 2.0
@@ -20,15 +19,9 @@ def dose(frame: Frame) -> Dose | Missing:
         unit="1/s per request/s",
         pad_s=PAD_S,
     )
-    stage = frame.stages.stage("handle_s")
-    if isinstance(found, Dose) or stage is None:
+    if isinstance(found, Dose):
         return found
-    evidence = Evidence(
-        name="handle_s, the only stage exhaustion can be in",
-        value=f"{stage[~frame.incident].mean() * 1e3:.3g} → {stage[frame.incident].mean() * 1e3:.3g} ms (means)",
-        source="requests, handle_s; no allocation failure counter was recorded",
-    )
-    return Dose(columns=(), ceilings=(), moved=True, evidence=(evidence,), strength=ELIMINATION)
+    return by_elimination(frame, "handle_s", "waiting for handles", "conn.handle_alloc_failures")
 
 
 CAUSE = Cause(

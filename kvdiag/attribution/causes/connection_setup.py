@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import ELIMINATION, Cause, Dose, Floats, counter_dose
+from kvdiag.attribution.causes.base import Cause, Dose, Floats, by_elimination, counter_dose
 from kvdiag.attribution.frame import Frame
-from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 PAD_S = 5.0
@@ -27,15 +26,7 @@ def dose(frame: Frame) -> Dose | Missing:
     ]
     seen = [end for end in ends if isinstance(end, Dose)]
     if not seen:
-        stage = frame.stages.stage("setup_s")
-        if stage is None:
-            return Missing("neither conn.qp_created nor a setup_s stage was recorded")
-        evidence = Evidence(
-            name="setup_s, the only stage connection set-up can be in",
-            value=f"{stage[~frame.incident].mean() * 1e3:.3g} → {stage[frame.incident].mean() * 1e3:.3g} ms (means)",
-            source="requests, setup_s; no queue pair counter was recorded",
-        )
-        return Dose(columns=(), ceilings=(), moved=True, evidence=(evidence,), strength=ELIMINATION)
+        return by_elimination(frame, "setup_s", "connection set-up", "conn.qp_created")
     column: Floats = np.minimum.reduce([end.columns[0] for end in seen])
     return Dose(
         columns=(column,),

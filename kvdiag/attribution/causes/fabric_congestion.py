@@ -74,7 +74,7 @@ def _evidence(moved: dict[str, list[NodeRate]]) -> tuple[Evidence, ...]:
 
 CAUSE = Cause(
     id="fabric.congestion",
-    stages=("wire_s",),
+    stages=("pull_wait_s", "wire_s"),
     dose=dose,
     action="find the traffic that shares the links of the nodes named (other jobs, checkpoints), and check ECN/PFC "
     "thresholds and the traffic class of KV transfers on both ends",

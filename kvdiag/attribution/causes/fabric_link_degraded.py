@@ -3,6 +3,7 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import SEEN, SHAPE, Cause, Dose, Floats, positive
+from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
 from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.finding import Evidence
@@ -63,6 +64,9 @@ def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
 
 
 def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
+    layout = layout_dose(frame)
+    if isinstance(layout, Dose) and layout.moved:
+        return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link"
     ceilings = goodput_ceilings(frame)
     if isinstance(ceilings, Missing):
         return np.zeros(frame.rows), [], str(ceilings.missing)
@@ -88,7 +92,7 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
 
 CAUSE = Cause(
     id="fabric.link_degraded",
-    stages=("wire_s",),
+    stages=("pull_wait_s", "wire_s"),
     dose=dose,
     action="check the link's speed, width and error counters at the nodes named (cable, optics, negotiated rate, a "
     "rate limit or traffic shaper), and compare with a bandwidth probe between the same pair",

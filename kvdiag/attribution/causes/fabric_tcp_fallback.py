@@ -39,7 +39,7 @@ def dose(frame: Frame) -> Dose | Missing:
 
 CAUSE = Cause(
     id="fabric.tcp_fallback",
-    stages=("wire_s", "post_s"),
+    stages=("pull_wait_s", "post_s", "wire_s"),
     side="decode",
     dose=dose,
     action="see why the transport chose TCP on the nodes named: UCX_TLS and UCX_NET_DEVICES, RDMA device visible in "

@@ -1,6 +1,8 @@
 """registration.cache_miss: a registration cache stopped hitting, so that buffers are registered again and again."""
 
-from kvdiag.attribution.causes.base import Cause, Dose, counter_dose
+import numpy as np
+
+from kvdiag.attribution.causes.base import Cause, Dose, Floats, counter_dose
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.missing import Missing
 
@@ -23,6 +25,12 @@ def dose(frame: Frame) -> Dose | Missing:
     )
 
 
+def by_bytes(frame: Frame, columns: tuple[Floats, ...]) -> tuple[Floats, ...]:
+    """Return the columns in proportion to each request's bytes: larger buffers take longer to register."""
+    size = frame.number("bytes")
+    return () if size is None else tuple(column * size / max(float(size.mean()), 1.0) for column in columns)
+
+
 def misses_explain(frame: Frame) -> bool:
     """Whether cache misses rose along with registrations, so that they are the reason."""
     found = dose(frame)
@@ -37,7 +45,10 @@ def _dose(frame: Frame) -> Dose | Missing:
     found = dose(frame)
     if isinstance(found, Missing):
         return found
-    return Dose(columns=found.columns, ceilings=found.ceilings, moved=misses_explain(frame), evidence=found.evidence)
+    columns = (*found.columns, *by_bytes(frame, found.columns))
+    return Dose(
+        columns=columns, ceilings=(np.inf,) * len(columns), moved=misses_explain(frame), evidence=found.evidence
+    )
 
 
 CAUSE = Cause(

@@ -1,9 +1,10 @@
 """registration.on_path: memory is registered while a request waits for it."""
 
-from kvdiag.attribution.causes.base import ELIMINATION, Cause, Dose, counter_dose
-from kvdiag.attribution.causes.registration_cache_miss import misses_explain
+import numpy as np
+
+from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_dose
+from kvdiag.attribution.causes.registration_cache_miss import by_bytes, misses_explain
 from kvdiag.attribution.frame import Frame
-from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 PAD_S = 5.0
@@ -13,6 +14,7 @@ PAD_S = 5.0
 def dose(frame: Frame) -> Dose | Missing:
     """Return registration seconds per request beyond the baseline (or registrations, where only they are counted).
 
+    Once as they are and once in proportion to the request's bytes, which is what its buffers take to register.
     Nothing where a registration cache missed as often: then registration.cache_miss names it more exactly.
     """
     time = counter_dose(
@@ -37,19 +39,12 @@ def dose(frame: Frame) -> Dose | Missing:
     )
     found = count if isinstance(time, Missing) else time
     if isinstance(found, Missing):
-        stage = frame.stages.stage("register_s")
-        if stage is None:
-            return Missing("neither reg.mr_register_us nor reg.mr_registered nor a register_s stage was recorded")
-        evidence = Evidence(
-            name="register_s, the only stage registration can be in",
-            value=f"{stage[~frame.incident].mean() * 1e3:.3g} → {stage[frame.incident].mean() * 1e3:.3g} ms (means)",
-            source="requests, register_s; no registration counter was recorded",
-        )
-        return Dose(columns=(), ceilings=(), moved=True, evidence=(evidence,), strength=ELIMINATION)
+        return by_elimination(frame, "register_s", "registration", "reg.mr_register_us or reg.mr_registered")
     extra = () if isinstance(time, Missing) or isinstance(count, Missing) else count.evidence[:2]
+    columns = (*found.columns, *by_bytes(frame, found.columns))
     return Dose(
-        columns=found.columns,
-        ceilings=found.ceilings,
+        columns=columns,
+        ceilings=(np.inf,) * len(columns),
         moved=found.moved and not misses_explain(frame),
         evidence=found.evidence + extra,
     )

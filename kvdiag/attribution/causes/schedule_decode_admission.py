@@ -1,8 +1,7 @@
 """schedule.decode_admission: the decode node has no room for the KV cache and lets requests wait."""
 
-from kvdiag.attribution.causes.base import ELIMINATION, Cause, Dose, counter_dose
+from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_dose
 from kvdiag.attribution.frame import Frame
-from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 PAD_S = 2.0
@@ -20,15 +19,9 @@ def dose(frame: Frame) -> Dose | Missing:
         unit="requests waiting",
         pad_s=PAD_S,
     )
-    stage = frame.stages.stage("admit_s")
-    if isinstance(found, Dose) or stage is None:
+    if isinstance(found, Dose):
         return found
-    evidence = Evidence(
-        name="admit_s, the only stage admission can be in",
-        value=f"{stage[~frame.incident].mean() * 1e3:.3g} → {stage[frame.incident].mean() * 1e3:.3g} ms (means)",
-        source="requests, admit_s; no admission queue depth was recorded",
-    )
-    return Dose(columns=(), ceilings=(), moved=True, evidence=(evidence,), strength=ELIMINATION)
+    return by_elimination(frame, "admit_s", "waiting for KV space", "engine.admit_queue_depth")
 
 
 CAUSE = Cause(
