@@ -1,5 +1,7 @@
 """`kvdiag explain CODE`: the check's own page."""
 
+from typing import Annotated
+
 import typer
 
 from kvdiag.cli._output import stdout
@@ -10,7 +12,10 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    code: str = typer.Argument(metavar="CODE", help="A check's code as findings print it, for example GID001."),
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="A check's code as findings print it, for example GID001.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--list", help="List every check instead.")] = False,
 ) -> None:
     """Print a check's own page: what it finds, why it matters, how to confirm it, what to do.
 
@@ -27,6 +32,12 @@ def explain(
         for page in resources.files("kvdiag.checks").iterdir()
         if page.name.endswith(".md")
     }
+    if every:
+        for name in sorted(pages):
+            typer.echo(pages[name].read_text().partition("\n")[0].removeprefix("# "))
+        return
+    if code is None:
+        raise UsageError("CODE: name a check, for example kvdiag explain GID001, or give --list")
     page = pages.get(code.upper())
     if page is None:
         raise UsageError(f"CODE: no check is called {code!r}; known: {', '.join(sorted(pages))}")

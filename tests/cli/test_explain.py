@@ -15,3 +15,15 @@ def test_every_check_is_explained_in_either_case(code: str, capsys: pytest.Captu
 def test_an_unknown_code_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "GID999"]) == 64
     assert "no check is called 'GID999'; known: CON001, " in capsys.readouterr().err
+
+
+def test_the_list_names_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [check.code for check in discover()]
+    assert "CON001: no user-space provider for an RDMA device" in lines
+
+
+def test_without_a_code_the_list_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 64
+    assert "--list" in capsys.readouterr().err
