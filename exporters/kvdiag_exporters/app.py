@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,13 +31,16 @@ def build(config: Config) -> tuple[Setup, Scraper]:
 
 
 def collect_once(config: Config) -> Collection:
-    """Return one collection, and end every thread's work with it."""
+    """Return one collection."""
     _, scraper = build(config)
     return scraper.collect()
 
 
-def run(config: Config) -> None:
-    """Serve and record until SIGTERM or SIGINT; UnavailableError where the address cannot be listened on."""
+def run(config: Config, announce: Callable[[str], None]) -> None:
+    """Serve and record until SIGTERM or SIGINT; UnavailableError where the address cannot be listened on.
+
+    `announce` is called once with a line for a person, when metrics are served.
+    """
     setup, scraper = build(config)
     host, port = split_listen(config.listen)
     if config.address_file is not None:
@@ -56,7 +59,7 @@ def run(config: Config) -> None:
         server.start()
         if config.address_file is not None:
             _write_address(Path(config.address_file), server.address)
-        _log.info("serving http://%s/metrics", server.address)
+        announce(f"serving http://{server.address}/metrics")
         if recorder is not None or setup.stream.followers:
             _record_until(stop, scraper, recorder, config.interval_s)
         else:

@@ -27,7 +27,7 @@ SCHEMA = "kvdiag.bundle/1"
 class Recorder:
     """Appends to the bundle in a folder; what an earlier run left there is kept, and its requests are not repeated.
 
-    A disk that is full or gone never stops the exporter: what could not be written is counted in `lost`.
+    A disk that is full or gone never stops the exporter: what could not be written is counted in `stream.lost_lines`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Recorder:
         interval_s: float,
         incident_start_s: float | None = None,
     ) -> None:
-        self.lost = 0
+        self._stream = stream
         self._folder = folder
         self._engines = {engine.name: engine.node for engine in engines}
         self._roles = _roles(engines) or {node: "both"}
@@ -104,8 +104,8 @@ class Recorder:
             count = len(encoded)
             lines.append(encoded)
         except OSError as error:
-            self.lost += count
-            _log.error("%s: %s; %d lines lost so far", lines.path, error.strerror, self.lost)
+            self._stream.lost_lines += count
+            _log.error("%s: %s; %d lines lost so far", lines.path, error.strerror, self._stream.lost_lines)
 
     def _write_meta(self) -> None:
         document = {

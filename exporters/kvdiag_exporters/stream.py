@@ -18,12 +18,14 @@ Sink = Callable[[Sequence[TransferRecord]], None]
 class RecordStream:
     """Follows files of records and hands each request's record to every sink once.
 
-    Counts: `duplicates`, records of a request that was seen before; `followers` count lines of their own.
+    Counts: `duplicates`, records of a request that was seen before; `lost_lines`, what the recorder could not write;
+    `followers` count lines of their own.
     """
 
     def __init__(self) -> None:
         self.followers: list[RecordFollower] = []
         self.duplicates = 0
+        self.lost_lines = 0
         self.missing: tuple[str, ...] = ()
         self._sinks: list[Sink] = []
         self._lock = threading.Lock()

@@ -1,11 +1,14 @@
 """`kvdiag exporter`: the sidecar that serves Prometheus metrics and records trace bundles."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
+
+if TYPE_CHECKING:
+    from kvdiag_exporters.scraper import Collection
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +35,8 @@ def exporter(
     Example: kvdiag exporter --config exporter.toml --listen 0.0.0.0:9846
     """
     require("prometheus_client", "exporter", "kvdiag exporter")
+    import sys
+
     import msgspec
 
     from kvdiag_exporters import app
@@ -43,23 +48,20 @@ def exporter(
         settings = msgspec.structs.replace(settings, listen=listen)
     if once or format_ is Format.JSON:
         return _print_once(app.collect_once(settings), format_)
-    app.run(settings)
+    app.run(settings, lambda line: print(f"kvdiag exporter: {line}", file=sys.stderr, flush=True))  # noqa: T201
     return 0
 
 
-def _print_once(collection: object, format_: Format) -> int:
+def _print_once(collection: "Collection", format_: Format) -> int:
     import sys
     import time
 
     from kvdiag.model.exit_code import ExitCode
+    from kvdiag.report.json import encode
     from kvdiag_exporters.document import build_document
     from kvdiag_exporters.exposition import all_samples, exposed
-    from kvdiag_exporters.scraper import Collection
 
-    assert isinstance(collection, Collection)
     if format_ is Format.JSON:
-        from kvdiag.report.json import encode
-
         sys.stdout.write(encode(build_document(collection)) + "\n")
     else:
         sys.stdout.write(exposed(all_samples(collection, time.monotonic())))

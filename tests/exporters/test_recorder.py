@@ -179,7 +179,7 @@ def test_a_full_disk_loses_whole_lines_and_stops_nothing(
     monkeypatch.setattr(os, "write", write)
     recorder.write_records([TransferRecord(request_id="c", arrival_s=3.0)])
     recorder.close()
-    assert recorder.lost == 1
+    assert stream.lost_lines == 1
     assert "No space left on device; 1 lines lost so far" in caplog.text
     assert [row["request_id"] for row in rows(tmp_path / "bundle/requests.jsonl")] == ["a", "c"]
 

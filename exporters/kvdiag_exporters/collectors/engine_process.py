@@ -9,6 +9,8 @@ from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors.base import Engine, Setup
 
 _LABELS = ("node", "engine", "role")
+CHILDREN_EVERY_S = 10.0
+"""Children are looked for this often only: it takes a file per thread, and engines have hundreds."""
 
 
 def _gauge(name: str, help_: str, unit: str = "") -> Metric:
@@ -39,6 +41,7 @@ class EngineProcessCollector:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._started: dict[str, int] = {}
+        self._children: dict[str, tuple[float, tuple[int, ...]]] = {}
         self.missing: tuple[str, ...] = ()
 
     def collect(self) -> Iterator[Sample]:
@@ -59,7 +62,7 @@ class EngineProcessCollector:
             missing.append(f"engine {engine.name}: process {pid} is now another one, {main.name}")
             yield UP.sample(0.0, *engine.labels)
             return
-        children = (read_process(self._setup.tree, child) for child in descendants(self._setup.tree, pid))
+        children = (read_process(self._setup.tree, child) for child in self._descendants(engine, pid))
         processes = [main, *(one for one in children if not isinstance(one, Missing))]
         yield UP.sample(1.0, *engine.labels)
         yield PROCESSES.sample(float(len(processes)), *engine.labels)
@@ -78,6 +81,14 @@ class EngineProcessCollector:
             total = _sum(processes, name)
             if total is not None:
                 yield metric.sample(total, *engine.labels)
+
+    def _descendants(self, engine: Engine, pid: int) -> tuple[int, ...]:
+        now_s = self._setup.clock.monotonic_s()
+        read_s, found = self._children.get(engine.name, (float("-inf"), ()))
+        if now_s - read_s >= CHILDREN_EVERY_S:
+            found = descendants(self._setup.tree, pid)
+            self._children[engine.name] = (now_s, found)
+        return found
 
 
 def _sum(processes: Sequence[Process], name: str) -> float | None:

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import kvdiag
 from kvdiag.model.missing import Missing
 from kvdiag.sources.process import read_process
+from kvdiag.sources.tree import Tree
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors.base import Outcome, Setup
 
@@ -42,7 +44,13 @@ MISSING = Metric(
     help="How many things the last collection could not observe; /healthz names them.",
 )
 
-METRICS = (BUILD, CPU, RESIDENT, DURATION, SUCCESS, AGE, MISSING)
+LOST = Metric(
+    name="kvdiag_recorder_lost_lines_total",
+    kind="counter",
+    help="Lines of the trace bundle that could not be written, because the disk is full or gone.",
+)
+
+METRICS = (LOST, BUILD, CPU, RESIDENT, DURATION, SUCCESS, AGE, MISSING)
 
 
 class ExporterSelfCollector:
@@ -52,7 +60,10 @@ class ExporterSelfCollector:
 
     def collect(self) -> Iterator[Sample]:
         yield BUILD.sample(1.0, kvdiag.__version__)
-        process = read_process(self._setup.tree, os.getpid())
+        yield LOST.sample(float(self._setup.stream.lost_lines))
+        # Below another root process ids may be those of another pid namespace; its own is always right for itself.
+        tree = Tree(Path("/")) if self._setup.context.live else self._setup.tree
+        process = read_process(tree, os.getpid())
         if isinstance(process, Missing):
             self.missing = (process.missing,)
             return
