@@ -32,4 +32,5 @@ def bounded_least_squares(gram: Floats, target: Floats, upper: Floats) -> Floats
             solution[:, j] = new
         if (largest < _TOLERANCE * size).all():
             break
-    return solution / safe
+    bounded: Floats = np.clip(solution / safe, 0, upper)
+    return bounded

@@ -207,8 +207,8 @@ def unchanged(split: Split) -> Verdict:
         status="no_change",
         cause=None,
         confidence=min(0.99, tail),
-        reason=f"TTFT and its stages did not change over the period; {split.how}. What was slow all along needs a "
-        "baseline to be seen: give the start of the incident, or record a healthy period too",
+        reason="TTFT and its stages did not change over the period; what was slow all along needs a baseline to be "
+        "seen: give the start of the incident, or record a healthy period too",
     )
 
 

@@ -1,5 +1,7 @@
 """The text form of a diagnosis: the verdict first, then causes, stages, and what could not be seen."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -8,6 +10,7 @@ from kvdiag.model.diagnosis import AttributedCause, Diagnosis, Period, StageShar
 _STYLE = {"critical": "bold red", "warning": "bold yellow"}
 LEAST_SHOWN_S = 5e-5
 """Causes that move the mean by less than 0.05 ms stay out of the table; JSON has them all."""
+LEAST_UNACCOUNTED = 5e-4
 DETAILED = 3
 
 
@@ -60,7 +63,7 @@ def _period(period: Period) -> str:
     )
 
 
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Text:
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Text:
     """Return aligned columns, the first to the left; nothing is cut off where the terminal is narrow."""
     widths = [max(len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
     text = Text(no_wrap=True, overflow="ignore")

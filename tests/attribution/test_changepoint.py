@@ -1,0 +1,41 @@
+from dataclasses import replace
+
+import pytest
+
+from kvdiag.attribution.changepoint import bridge_tail, strongest_change
+from kvdiag.derive.stages import stage_matrix
+from tests.attribution.synthetic import START_S, World, simulate
+
+
+@pytest.mark.parametrize(
+    ("fault", "series"), [("registration", "register_s"), ("layout", "post_s"), ("link", "wire_s")]
+)
+def test_finds_when_and_in_which_stage(fault: str, series: str) -> None:
+    bundle = simulate(World(seed=3, fault=fault))
+    change, candidate = strongest_change(stage_matrix(bundle.requests), bundle.requests.numbers["arrival_s"])
+    assert change is not None
+    assert change == candidate
+    assert change.series == series
+    assert abs(change.split_s - START_S - 30) < 1.0
+
+
+def test_mostly_finds_nothing_where_nothing_changed() -> None:
+    found = 0
+    for seed in range(40):
+        bundle = simulate(World(seed=seed))
+        found += strongest_change(stage_matrix(bundle.requests), bundle.requests.numbers["arrival_s"])[0] is not None
+    assert found <= 6  # what is found falsely still has to pass the verdict's own bars
+
+
+def test_identical_requests_have_no_change() -> None:
+    bundle = simulate(World(seed=0))
+    numbers = {name: values * 0 + 0.1 for name, values in bundle.requests.numbers.items()}
+    numbers["arrival_s"] = bundle.requests.numbers["arrival_s"]
+    same = replace(bundle.requests, numbers=numbers)
+    assert strongest_change(stage_matrix(same), numbers["arrival_s"]) == (None, None)
+
+
+def test_kolmogorov_tail() -> None:
+    assert bridge_tail(0.1) == 1.0
+    assert abs(bridge_tail(1.358) - 0.05) < 1e-3
+    assert abs(bridge_tail(1.949) - 0.001) < 1e-4
