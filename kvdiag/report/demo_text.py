@@ -1,0 +1,66 @@
+"""The text form of a demo: what was done against what was found, and where to look further."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvdiag.model.demo import DemoDocument
+from kvdiag.report.diagnosis_text import seconds
+
+SHOWN_CAUSES = 4
+SHOWN_SAMPLES = 6
+
+
+def render(demo: DemoDocument) -> RenderableType:
+    """Return the verdict table, the causes, and what to run next."""
+    parts: list[RenderableType] = [_verdict(demo)]
+    causes = [cause for cause in demo.diagnosis.causes if abs(cause.excess_mean_s) >= 1e-4][:SHOWN_CAUSES]
+    if causes:
+        table = _table("cause", "mean TTFT", "90 % interval", "share of variance", "90 % interval")
+        for cause in causes:
+            interval = f"{seconds(cause.excess_mean_low_s)} to {seconds(cause.excess_mean_high_s)}"
+            shares = f"{cause.share_low:.1%} to {cause.share_high:.1%}"
+            table.add_row(cause.id, seconds(cause.excess_mean_s), interval, f"{cause.share_of_variance:.1%}", shares)
+        parts += [Text(""), table]
+    parts += [Text(""), _further(demo)]
+    return Group(*parts)
+
+
+def _verdict(demo: DemoDocument) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    before, after, verdict = demo.diagnosis.baseline, demo.diagnosis.incident, demo.verdict
+    table.add_row("injected", f"{demo.fault_injected}: {demo.fault_description}")
+    found = {"cause": verdict.cause or "", "no_change": "no change", "abstain": "not enough evidence"}[verdict.status]
+    table.add_row("found", f"{found} (confidence {verdict.confidence:.2f})")
+    outcome = ("as injected", "bold green") if demo.matched else ("not what was injected", "bold red")
+    table.add_row("verdict", Text(*outcome))
+    if before is not None and after is not None:
+        change = f" ({after.mean_s / before.mean_s - 1:+.0%})" if before.mean_s > 0 else ""
+        ttft = f"mean {before.mean_s * 1e3:.1f} → {after.mean_s * 1e3:.1f} ms{change}, "
+        table.add_row("TTFT", f"{ttft}p99 {before.p99_s * 1e3:.0f} → {after.p99_s * 1e3:.0f} ms")
+        table.add_row("requests", f"{before.requests} before, {after.requests} after ({demo.diagnosis.data.split})")
+    table.add_row("why", verdict.reason)
+    return table
+
+
+def _further(demo: DemoDocument) -> Text:
+    text = Text()
+    text.append("Metrics were served on ", "bold").append(f"http://{demo.metrics_address}/metrics, among them:\n")
+    for line in demo.metrics_sample[:SHOWN_SAMPLES]:
+        text.append(f"  {line}\n", "dim")
+    text.append("The recording is in ", "bold").append(f"{demo.bundle}\n")
+    text.append("Look further:\n", "bold")
+    text.append(f"  kvdiag diagnose {demo.bundle} --explain\n")
+    text.append(f"  kvdiag demo --fault random --seed {demo.seed}   the same workload again, another fault")
+    for note in demo.notes:
+        text.append(f"\nNote: {note}", "yellow")
+    return text
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right")
+    return table
