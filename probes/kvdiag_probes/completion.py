@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from kvdiag.errors import UnavailableError
 
 FLUSHED = 5
+ControlState = Literal["answers", "refuses", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +82,28 @@ def leading(statuses: Iterable[int]) -> int | None:
 
 
 def completion_error(
-    operation: str, peer: str, status: int, *, vendor: int = 0, local_port: str = "", peer_alive: bool | None = None
+    operation: str,
+    peer: str,
+    status: int,
+    *,
+    vendor: int = 0,
+    local_port: str = "",
+    control: ControlState | None = None,
 ) -> CompletionError:
     """Return the error of a failed operation, its causes narrowed by what else is known.
 
-    `local_port` is set to the name and state of this end's port where that is not ACTIVE; `peer_alive` says whether
-    the peer still answered on the control channel (None: not asked).
+    `local_port` is set to the name and state of this end's port where that is not ACTIVE; `control` says what the
+    control channel did afterwards (None: not tried).
     """
     known = STATUSES.get(status, Status(f"status {status}", ("unknown to kvdiag",), "look at the kernel logs"))
     causes, action = known.causes, known.action
     if status == 12 and local_port:
         causes, action = (f"the local port {local_port}",), "check cable, switch port and netdev of this end"
-    elif status == 12 and peer_alive is False:
-        causes, action = ("the agent is gone: it does not answer on the control channel either",), "restart the agent"
-    elif status == 12 and peer_alive:
+    elif status == 12 and control == "refuses":
+        causes, action = ("the agent is gone: its control port refuses connections",), "restart the agent"
+    elif status == 12 and control == "silent":
+        causes = ("the peer's host is gone", "the whole path is cut: the control channel is silent too")
+    elif status == 12 and control == "answers":
         causes = known.causes[1:]
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"

@@ -11,9 +11,9 @@ import msgspec
 import kvdiag_probes.proof as transport_proof
 from kvdiag.errors import KvdiagError, UsageError
 from kvdiag.model.probe import ProbeDurations, ProbeEnds, ProbeSettings, SizeResult, TransportProof
-from kvdiag_probes.completion import CompletionError, completion_error
+from kvdiag_probes.completion import CompletionError, ControlState, completion_error
 from kvdiag_probes.control.address import Address
-from kvdiag_probes.control.client import AgentClient
+from kvdiag_probes.control.client import AgentClient, RefusedConnectionError
 from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyRequest
 from kvdiag_probes.datapath import DataPath, Operation, Transport, slot_count
@@ -223,17 +223,24 @@ def _narrowed(error: CompletionError, options: ProbeOptions, path: DataPath) -> 
         return error
     choice = path.endpoint.choice
     port = inactive_port(choice.device, choice.port)
-    alive = None
-    if not port:
-        try:
-            with _second_client(options) as other:
-                other.hello()
-            alive = True
-        except KvdiagError:
-            alive = False
     return completion_error(
-        f"RDMA {options.settings.operation.upper()}", str(options.peer), error.status, local_port=port, peer_alive=alive
+        f"RDMA {options.settings.operation.upper()}",
+        str(options.peer),
+        error.status,
+        local_port=port,
+        control=None if port else _control_state(options),
     )
+
+
+def _control_state(options: ProbeOptions) -> ControlState:
+    try:
+        with _second_client(options) as client:
+            client.hello()
+    except RefusedConnectionError:
+        return "refuses"
+    except KvdiagError:
+        return "silent"
+    return "answers"
 
 
 def _second_client(options: ProbeOptions) -> AgentClient:

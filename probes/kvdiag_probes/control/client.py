@@ -31,6 +31,10 @@ T = TypeVar("T")
 _KEEP_ALIVE_S = 3600.0
 
 
+class RefusedConnectionError(UnavailableError):
+    """The peer's host answers, but nothing listens on the port."""
+
+
 class AgentClient:
     """One connection to an agent. Each call answers within `timeout_s`, or raises UnavailableError."""
 
@@ -107,7 +111,9 @@ class AgentClient:
                 body = self._read(response, deadline_s)
                 self._note(response)
         except httpx.ConnectError as error:
-            raise self._unavailable(f"{_reason(error)}; is `kvdiag agent` running there, and the port open?") from error
+            kind = RefusedConnectionError if isinstance(_root(error), ConnectionRefusedError) else UnavailableError
+            hint = "is `kvdiag agent` running there, and the port open?"
+            raise kind(f"{self.peer}: {_reason(error)}; {hint}") from error
         except httpx.TimeoutException as error:
             raise self._unavailable(
                 f"no answer within {self._timeout_s:g} s (--timeout); is it the right host?"
@@ -172,7 +178,11 @@ def fetch_snapshot(peer: str, credential: Credential, timeout_s: float = 10.0) -
 
 
 def _reason(error: Exception) -> str:
-    cause: BaseException = error
-    while inner := cause.__cause__ or cause.__context__:
-        cause = inner
+    cause = _root(error)
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error

@@ -1,0 +1,103 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+from jsonschema import validate
+
+from kvdiag.cli import main
+from kvdiag.report.json import published_schema
+from tests.probes.agents import serving
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[str]:
+    with serving() as server:
+        yield str(server.address)
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+
+
+def probe(*arguments: str) -> int:
+    return main(["probe", *arguments])
+
+
+@pytest.mark.parametrize("kind", ["bandwidth", "latency"])
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_json_is_one_document_of_the_published_schema(
+    peer: str, kind: str, operation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--op", operation, "--transport", "tcp", "--size", "1000,64KiB", "--iterations", "30", "-f", "json"]
+    assert probe(kind, peer, *arguments) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    validate(document, published_schema("kvdiag.probe-1"))
+    assert err == ""
+    assert [row["verified_bytes"] for row in document["results"]] == [30_000, 30 * 65536]
+    assert document["proof"]["status"] == "proved"
+    assert document["settings"]["queue_depth"] == (16 if kind == "bandwidth" else 1)
+    assert document["ends"]["local_device"] is None
+
+
+def test_text_has_perftest_s_columns_within_eighty(peer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe("bandwidth", peer, "--transport", "tcp", "--size", "64KiB", "--duration", "0.05") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (header,) = [line for line in lines if "BW average[MiB/s]" in line]
+    row = lines[lines.index(header) + 1].split()
+    assert header.split()[:2] == ["#bytes", "#iterations"] and row[0] == "65536" and float(row[3]) > 0
+    assert all(len(line) <= 80 for line in lines if "#" in line)
+    assert "carried by TCP: proved" in lines
+
+
+def test_thresholds_decide_the_exit_code(peer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["bandwidth", peer, "--transport", "tcp", "--size", "4KiB", "--iterations", "20"]
+    assert probe(*common, "--min-gbps", "0.000001", "--max-p99-us", "60000000") == 0
+    assert probe(*common, "--min-gbps", "1000000") == 2
+    assert probe(*common, "--max-p99-us", "0.001") == 2
+    assert "MISSED: --max-p99-us 0.001: 4096 bytes reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_a_wrong_payload_is_critical(peer: str, operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe("bandwidth", peer, "--transport", "tcp", "--op", operation, "--inject", "corrupt") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "first wrong byte at offset 32768 " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--size", "64KB"], 64, "--size: '64KB' may mean"),
+        (["--iterations", "5", "--duration", "1"], 64, "--iterations and --duration exclude each other"),
+        (["--queue-depth", "0"], 64, "queue-depth"),
+        (["--device", "mlx5_0"], 64, "leave them out with --transport tcp"),
+        (["--size", "1GiB"], 64, "--size/--queue-depth: need a buffer of 17179869184 bytes"),
+        (["--token-file", "/nonexistent"], 64, "--token-file /nonexistent"),
+    ],
+)
+def test_bad_flags_are_one_line(
+    peer: str, arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert probe("bandwidth", peer, "--transport", "tcp", *arguments) == code
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and said in err
+
+
+def test_a_wrong_token_is_unavailable(
+    peer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVDIAG_TOKEN", "a-guess")
+    assert probe("latency", peer, "--transport", "tcp") == 69
+    assert "the token is wrong or missing" in capsys.readouterr().err
+
+
+def test_an_agent_refuses_to_listen_to_everyone_without_a_credential(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KVDIAG_TOKEN")
+    assert main(["agent", "--listen", "0.0.0.0:0"]) == 64
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "there is no credential" in err

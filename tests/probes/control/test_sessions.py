@@ -1,0 +1,129 @@
+import threading
+
+import pytest
+
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyRequest
+from kvdiag_probes.control.sessions import Limits, Sessions
+from kvdiag_probes.datapath import Transport
+
+
+class FakeTarget:
+    def __init__(self, size: int) -> None:
+        self.memory = bytearray(size)
+        self.buffer = memoryview(self.memory)
+        self.closed = False
+
+    def describe(self, session: str) -> OpenAnswer:
+        return OpenAnswer(session=session, allocate_s=0, register_s=0, setup_s=0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Fixture:
+    def __init__(self, limits: Limits) -> None:
+        self.now_s = 0.0
+        self.targets: list[FakeTarget] = []
+        self.sessions = Sessions(self.make, limits, clock=lambda: self.now_s)
+
+    def make(self, request: OpenRequest, local_address: str) -> FakeTarget:
+        self.targets.append(FakeTarget(request.size))
+        return self.targets[-1]
+
+    def open(self, size: int = 100) -> str:
+        return self.sessions.open(OpenRequest(transport=Transport.TCP, size=size), "127.0.0.1").session
+
+
+def test_a_session_is_filled_verified_and_freed() -> None:
+    fixture = Fixture(Limits())
+    name = fixture.open()
+    fixture.sessions.fill(name, FillRequest(seed=4, size=80))
+    assert fixture.sessions.verify(name, VerifyRequest(seed=4, size=80)).mismatch is None
+    fixture.targets[0].memory[33] ^= 1
+    answer = fixture.sessions.verify(name, VerifyRequest(seed=4, size=80))
+    assert answer.mismatch is not None
+    assert "offset 33 " in answer.mismatch
+    fixture.sessions.close(name)
+    assert fixture.targets[0].closed and len(fixture.sessions) == 0
+    with pytest.raises(InputError, match="no session"):
+        fixture.sessions.verify(name, VerifyRequest(seed=4, size=80))
+
+
+def test_names_cannot_be_guessed_from_one_another() -> None:
+    fixture = Fixture(Limits())
+    names = {fixture.open() for _ in range(8)}
+    assert len(names) == 8 and all(len(name) == 32 for name in names)
+
+
+def test_a_size_past_the_session_s_buffer_is_refused() -> None:
+    fixture = Fixture(Limits())
+    name = fixture.open(100)
+    with pytest.raises(InputError, match="101 bytes asked for, the session's buffer holds 100"):
+        fixture.sessions.fill(name, FillRequest(seed=1, size=101))
+
+
+def test_the_number_of_sessions_and_their_bytes_together_are_bounded() -> None:
+    fixture = Fixture(Limits(max_sessions=2, max_buffer_bytes=250))
+    first = fixture.open(100)
+    with pytest.raises(UnavailableError, match="151 bytes asked for, 150 of 250 left"):
+        fixture.open(151)
+    fixture.open(150)
+    with pytest.raises(UnavailableError, match="all 2 sessions are taken"):
+        fixture.open(1)
+    fixture.sessions.close(first)
+    fixture.open(100)
+
+
+def test_a_target_that_cannot_be_made_takes_no_room() -> None:
+    def broken(request: OpenRequest, local_address: str) -> FakeTarget:
+        raise UnavailableError("no device")
+
+    sessions = Sessions(broken, Limits(max_sessions=1, max_buffer_bytes=100))
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="no device"):
+            sessions.open(OpenRequest(transport=Transport.TCP, size=100), "::1")
+    assert len(sessions) == 0
+
+
+def test_idle_sessions_are_freed_and_used_ones_are_not() -> None:
+    fixture = Fixture(Limits(session_idle_s=10))
+    idle, used = fixture.open(), fixture.open()
+    fixture.now_s = 9
+    fixture.sessions.fill(used, FillRequest(seed=1, size=1))
+    assert fixture.sessions.reap() == 0
+    fixture.now_s = 11
+    assert fixture.sessions.reap() == 1
+    assert [target.closed for target in fixture.targets] == [True, False]
+    with pytest.raises(InputError, match="freed because it was idle"):
+        fixture.sessions.fill(idle, FillRequest(seed=1, size=1))
+    fixture.now_s = 30
+    assert fixture.sessions.reap() == 1
+
+
+def test_a_session_in_use_is_not_reaped_under_its_user() -> None:
+    fixture = Fixture(Limits(session_idle_s=10))
+    name = fixture.open()
+    fixture.now_s = 100
+    entered, leave = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with fixture.sessions._used(name, 1):
+            entered.set()
+            leave.wait(5)
+
+    user = threading.Thread(target=use)
+    user.start()
+    assert entered.wait(5)
+    assert fixture.sessions.reap() == 0
+    leave.set()
+    user.join()
+    assert not fixture.targets[0].closed
+
+
+def test_close_all_frees_everything() -> None:
+    fixture = Fixture(Limits())
+    for _ in range(3):
+        fixture.open()
+    fixture.sessions.close_all()
+    assert all(target.closed for target in fixture.targets) and len(fixture.sessions) == 0

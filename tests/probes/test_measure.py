@@ -1,0 +1,126 @@
+from collections.abc import Callable
+
+import pytest
+
+from kvdiag_probes import pattern
+from kvdiag_probes.datapath import Operation, Pass, Plan
+from kvdiag_probes.errors import PayloadMismatchError
+from kvdiag_probes.measure import Amount, Runner
+
+
+class Wire:
+    """Two buffers in one process; a pass copies between them and takes `seconds` of its own clock."""
+
+    def __init__(self, size: int = 1 << 20, seconds: float = 0.5) -> None:
+        self.local, self.remote = bytearray(size), bytearray(size)
+        self.seconds = seconds
+        self.plans: list[Plan] = []
+        self.spoil: Callable[[Plan], None] = lambda plan: None
+        self.open_passes = 0
+
+    @property
+    def buffer(self) -> memoryview:
+        return memoryview(self.local)
+
+    def prepare(self, plan: Plan) -> "WirePass":
+        self.open_passes += 1
+        return WirePass(self, plan)
+
+    def close(self) -> None: ...
+
+    def fill(self, seed: int, size: int) -> None:
+        pattern.fill(memoryview(self.remote)[:size], seed)
+
+    def verify(self, seed: int, size: int) -> tuple[str, str | None]:
+        view = memoryview(self.remote)[:size]
+        mismatch = pattern.find_mismatch(view, seed)
+        return pattern.digest(view), None if mismatch is None else str(mismatch)
+
+
+class WirePass:
+    def __init__(self, wire: Wire, plan: Plan) -> None:
+        self.wire, self.plan = wire, plan
+
+    def run(self) -> Pass:
+        ends = (self.wire.local, self.wire.remote)
+        source, target = ends if self.plan.operation == Operation.WRITE else ends[::-1]
+        target[: self.plan.bytes] = source[: self.plan.bytes]
+        self.wire.plans.append(self.plan)
+        self.wire.spoil(self.plan)
+        return Pass(self.wire.seconds, [self.wire.seconds / self.plan.slots] * self.plan.slots)
+
+    def close(self) -> None:
+        self.wire.open_passes -= 1
+
+
+def runner(wire: Wire, operation: Operation = Operation.WRITE) -> Runner:
+    return Runner(path=wire, far=wire, peer="b:1", operation=operation, queue_depth=4, timeout_s=1)
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_iterations_are_met_exactly_and_every_byte_is_verified(operation: Operation) -> None:
+    wire = Wire(seconds=0.25)
+    result = runner(wire, operation).measure(1, Amount(iterations=10_000, duration_s=None, warmup=10))
+    assert [plan.slots for plan in wire.plans] == [10, 4096, 4096, 1808]
+    assert (result.iterations, result.bytes, result.verified_bytes) == (10_000, 10_000, 10_000)
+    assert result.seconds == 0.75
+    assert result.bytes_per_second == pytest.approx(10_000 / 0.75)
+    assert result.peak_bytes_per_second == 4096 / 0.25
+    assert result.latency_s.count == 10_000
+    assert wire.open_passes == 0
+
+
+def test_a_duration_is_filled_with_whole_passes() -> None:
+    wire = Wire(seconds=0.5)
+    result = runner(wire).measure(1024, Amount(iterations=None, duration_s=1.2, warmup=0))
+    assert len(wire.plans) == 3 and result.seconds == 1.5
+    assert result.iterations == 3 * wire.plans[0].slots
+
+
+def test_first_is_one_operation() -> None:
+    wire = Wire(seconds=0.125)
+    assert runner(wire).first(4096) == 0.125
+    assert [(plan.slots, plan.queue_depth) for plan in wire.plans] == [(1, 4)]
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_one_flipped_bit_in_any_pass_is_found(operation: Operation) -> None:
+    wire = Wire()
+
+    def spoil(plan: Plan) -> None:
+        if len(wire.plans) == 3:
+            (wire.remote if operation == Operation.WRITE else wire.local)[777] ^= 4
+
+    wire.spoil = spoil
+    with pytest.raises(PayloadMismatchError, match=r"delivered wrong bytes: first wrong byte at offset 777 ") as caught:
+        runner(wire, operation).measure(1, Amount(iterations=20_000, duration_s=None, warmup=0))
+    assert caught.value.exit_code == 2
+    assert len(wire.plans) == 3 and wire.open_passes == 0
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_a_transfer_that_moves_nothing_is_found(operation: Operation) -> None:
+    """Stale bytes of the pass before are no delivery."""
+    wire = Wire()
+    run = runner(wire, operation)
+    run.first(4096)
+    before = bytes(wire.remote), bytes(wire.local)
+
+    def undo(plan: Plan) -> None:
+        if operation == Operation.WRITE:
+            wire.remote[:] = before[0]
+        else:
+            wire.local[:] = before[1]
+
+    wire.spoil = undo
+    with pytest.raises(PayloadMismatchError, match="offset 0 "):
+        run.first(4096)
+
+
+def test_an_agent_that_calls_wrong_bytes_right_is_caught_by_its_digest() -> None:
+    class Liar(Wire):
+        def verify(self, seed: int, size: int) -> tuple[str, str | None]:
+            return pattern.digest(memoryview(self.remote)[: size - 1]), None
+
+    with pytest.raises(PayloadMismatchError, match="digest"):
+        runner(Liar()).first(64)
