@@ -15,6 +15,10 @@ WINSOR = 0.995
 """Slopes are learnt from stages cut at this quantile of each period: one stalled request must not tilt a line."""
 
 
+Pushes = dict[tuple[str, int], Floats]
+"""Waited seconds of every request, by waiting stage and index of the mechanism that lengthened the service."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Mechanism:
     """A cause with what it has to say about this frame."""
@@ -35,8 +39,9 @@ class Mechanism:
 class Columns:
     """`matrix` by column: 1, drivers, doses, two unknown steps, pushes, winsorised stages, stages.
 
-    `driver_of[j]`, `dose_of[j]`, `push_of[j]` are indices into `mechanisms`; `stage_drivers[s]` and `stage_doses[s]`
-    list which of them act in stage s; `owner[s]` is the mechanism that owns stage s, or -1.
+    `driver_of[j]` and `dose_of[j]` are indices into `mechanisms`, `push_of[j]` a waiting stage and such an index;
+    `stage_drivers[s]` and `stage_doses[s]` list which of them act in stage s; `owner[s]` is the mechanism that owns
+    stage s, or -1; `served` as in `build_columns`.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -50,8 +55,10 @@ class Columns:
     raw: slice
     driver_of: tuple[int, ...]
     dose_of: tuple[int, ...]
-    push_of: tuple[int, ...]
+    push_of: tuple[tuple[str, int], ...]
+    served: frozenset[str]
     ceilings: Floats
+    own_dose: tuple[bool, ...]
     stage_drivers: tuple[tuple[int, ...], ...]
     stage_doses: tuple[tuple[int, ...], ...]
     owner: tuple[int, ...]
@@ -82,12 +89,18 @@ def _mechanism(frame: Frame, cause: Cause) -> Mechanism:
     )
 
 
-def build_columns(frame: Frame, found: tuple[Mechanism, ...], pushes: dict[int, Floats]) -> Columns:
-    """Lay out the matrix; `pushes` holds queue seconds per request by the mechanism that lengthened the service."""
+def build_columns(
+    frame: Frame, found: tuple[Mechanism, ...], pushes: Pushes | None = None, served: frozenset[str] = frozenset()
+) -> Columns:
+    """Lay out the matrix; `pushes` holds waited seconds per request by waiting stage and by the mechanism behind them.
+
+    `served` names the waiting stages whose waits follow from their service, so that doses need not explain them.
+    """
+    pushes = pushes or {}
     stages = frame.stages.names
     fine = [set(fine_stages(name)) for name in stages]
     driver_columns, driver_of, driver_stages = [], [], []
-    dose_columns, dose_of, ceilings = [], [], []
+    dose_columns, dose_of, ceilings, own_dose = [], [], [], []
     for index, mechanism in enumerate(found):
         for driver in () if isinstance(mechanism.drivers, Missing) else mechanism.drivers:
             driver_columns.append(driver.column / _size(driver.column))
@@ -99,6 +112,7 @@ def build_columns(frame: Frame, found: tuple[Mechanism, ...], pushes: dict[int, 
             dose_columns += [column / one for column, one in zip(dose.columns, sizes, strict=True)]
             ceilings += [ceiling * one for ceiling, one in zip(dose.ceilings, sizes, strict=True)]
             dose_of += [index] * len(dose.columns)
+            own_dose += [dose.own] * len(dose.columns)
     size = frame.number("bytes")
     step = frame.incident.astype(np.float64)
     unknown = [step, step if size is None else step * size / max(float(size.mean()), 1.0)]
@@ -126,7 +140,9 @@ def build_columns(frame: Frame, found: tuple[Mechanism, ...], pushes: dict[int, 
         driver_of=tuple(driver_of),
         dose_of=tuple(dose_of),
         push_of=tuple(pushes),
+        served=served,
         ceilings=np.array(ceilings, dtype=np.float64),
+        own_dose=tuple(own_dose),
         stage_drivers=tuple(tuple(j for j, wanted in enumerate(driver_stages) if wanted & parts) for parts in fine),
         stage_doses=tuple(
             tuple(j for j, index in enumerate(dose_of) if set(found[index].cause.stages) & parts) for parts in fine

@@ -2,9 +2,10 @@
 
 Per stage: (1) what the baseline's own slopes on tokens and bytes expect, (2) the rest regressed, non-negatively, on
 the doses of the causes that can act there and whose mechanism changed, (3) scaled to the excess that was observed.
-Queue seconds: first what a longer service time brought about, then what the offered load did.
+Waits: first what a longer service behind them brought about, then, for the queue, what the offered load did.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +55,8 @@ def load_logs(columns: Columns) -> Floats:
     return logs
 
 
-def solve(columns: Columns, base: Floats, incident: Floats) -> Ledger:
-    """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m)."""
+def solve(columns: Columns, base: Floats, incident: Floats, stages: Collection[int] | None = None) -> Ledger:
+    """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m); of some stages only if given."""
     count, causes = len(base), len(columns.mechanisms)
     width = columns.matrix.shape[1]
     rows_base, rows_incident = base[:, 0, 0], incident[:, 0, 0]
@@ -67,9 +68,11 @@ def solve(columns: Columns, base: Floats, incident: Floats) -> Ledger:
     centred = _centred(pooled, mean_base)
     within_base = _centred(base, mean_base)
     for s, name in enumerate(columns.stages):
+        if stages is not None and s not in stages:
+            continue
         raw, cut = columns.raw.start + s, columns.cut.start + s
-        if name == QUEUE:
-            booked = _queue(columns, shift[:, raw], mean_incident, weights, raw)
+        if name == QUEUE or name in columns.served:
+            booked = _wait(columns, name, shift[:, raw], mean_incident, weights, raw)
         else:
             booked = _stage(columns, s, within_base, centred, shift, mean_base, weights, raw, cut)
         by_stage[:, s, :causes] = booked
@@ -137,30 +140,27 @@ def _stage(
             weights[period, :, index, column] += slopes[:, position]
             weights[period, :, index, 0] -= slopes[:, position] * mean_base[:, column]
     excess = shift[:, raw] - (slopes * shift[:, drivers]).sum(axis=1)
-    own = columns.stage_doses[s]
-    doses = [columns.doses.start + j for j in own]
     explained = np.zeros(count)
-    if doses:
-        fitted = [*doses, *range(columns.unknown.start, columns.unknown.stop)]
-        gram = centred[:, fitted][:, :, fitted].copy()
-        target = centred[:, fitted, cut] - np.einsum("kfd,kd->kf", centred[:, fitted][:, :, drivers], slopes)
-        for position in range(len(doses), len(fitted)):
-            gram[:, position, position] *= 1 + UNKNOWN_PENALTY
-        upper = np.full((count, len(fitted)), np.inf)
-        upper[:, : len(doses)] = columns.ceilings[list(own)]
-        theta = bounded_least_squares(gram, target, upper)[:, : len(doses)]
-        seconds = theta * shift[:, doses]
-        explained = seconds.sum(axis=1)
-        # More than was observed cannot have been caused: book at most the observed excess.
-        scale = np.where(explained > 0, np.clip(excess / np.where(explained > 0, explained, 1.0), 0, 1), 0.0)
-        for position, j in enumerate(own):
+    target = centred[:, :, cut] - np.einsum("kmd,kd->km", centred[:, :, drivers], slopes)
+    for own in (True, False):
+        chosen = [j for j in columns.stage_doses[s] if columns.own_dose[j] is own]
+        doses = [columns.doses.start + j for j in chosen]
+        if not doses:
+            continue
+        theta = _dose_slopes(columns, chosen, doses, centred, target)
+        target = target - np.einsum("kmd,kd->km", centred[:, :, doses], theta)
+        seconds = (theta * shift[:, doses]).sum(axis=1)
+        # More than was observed cannot have been caused: book at most what is left of the observed excess.
+        left = np.maximum(excess - explained, 0.0)
+        scale = np.where(seconds > 0, np.minimum(1.0, left / np.where(seconds > 0, seconds, 1.0)), 0.0)
+        for position, j in enumerate(chosen):
             column, index = doses[position], columns.dose_of[j]
             part = scale * theta[:, position]
             booked[:, index] += part * shift[:, column]
             for period in (0, 1):
                 weights[period, :, index, column] += part
                 weights[period, :, index, 0] -= part * mean_base[:, column]
-        explained = explained * scale
+        explained = explained + scale * seconds
     owner = columns.owner[s]
     if owner >= 0:
         rest = np.maximum(excess - explained, 0.0)
@@ -170,23 +170,37 @@ def _stage(
     return booked
 
 
-def _queue(columns: Columns, excess: Floats, mean_incident: Floats, weights: Floats, raw: int) -> Floats:
-    """Book the queue: pushed back to what lengthened the service, then to load factors that grew."""
+def _dose_slopes(columns: Columns, chosen: list[int], doses: list[int], centred: Floats, target: Floats) -> Floats:
+    """Return seconds per unit of each dose, fitted beside two penalised steps that stand for what no dose explains."""
+    fitted = [*doses, *range(columns.unknown.start, columns.unknown.stop)]
+    gram = centred[:, fitted][:, :, fitted].copy()
+    for position in range(len(doses), len(fitted)):
+        gram[:, position, position] *= 1 + UNKNOWN_PENALTY
+    upper = np.full((len(gram), len(fitted)), np.inf)
+    upper[:, : len(doses)] = columns.ceilings[chosen]
+    slopes: Floats = bounded_least_squares(gram, target[:, fitted], upper)[:, : len(doses)]
+    return slopes
+
+
+def _wait(columns: Columns, name: str, excess: Floats, mean_incident: Floats, weights: Floats, raw: int) -> Floats:
+    """Book a waiting stage: to what lengthened the service behind it, then the queue to load factors that grew."""
     booked = np.zeros((len(excess), len(columns.mechanisms)))
     rising = np.maximum(excess, 0.0)
-    pushed = np.zeros(len(excess))
-    columns_of = range(columns.pushes.start, columns.pushes.stop)
-    whole = sum((mean_incident[:, column] for column in columns_of), np.zeros(len(excess)))
+    pushes = [(columns.pushes.start + j, index) for j, (stage, index) in enumerate(columns.push_of) if stage == name]
+    whole = sum((mean_incident[:, column] for column, _ in pushes), np.zeros(len(excess)))
     scale = np.where(whole > 0, np.minimum(1.0, rising / np.where(whole > 0, whole, 1.0)), 0.0)
-    for column, index in zip(columns_of, columns.push_of, strict=True):
+    for column, index in pushes:
         booked[:, index] += scale * mean_incident[:, column]
         weights[1, :, index, column] += scale
-        pushed += scale * mean_incident[:, column]
+    rest = rising - scale * whole
+    parts = np.zeros(len(columns.mechanisms))
+    owner = columns.owner[columns.stages.index(name)]
     logs = load_logs(columns)
-    growing = np.maximum(logs, 0.0)
-    if logs.sum() > 0 and growing.sum() > 0:
-        rest = rising - pushed
-        for index, part in enumerate(growing / growing.sum()):
-            booked[:, index] += part * rest
-            weights[1, :, index, raw] += part * rest / np.maximum(mean_incident[:, raw], 1e-12)
+    if name == QUEUE and logs.sum() > 0:
+        parts = np.maximum(logs, 0.0) / np.maximum(logs, 0.0).sum()
+    elif owner >= 0:
+        parts[owner] = 1.0
+    for index in np.flatnonzero(parts).tolist():
+        booked[:, index] += parts[index] * rest
+        weights[1, :, index, raw] += parts[index] * rest / np.maximum(mean_incident[:, raw], 1e-12)
     return booked

@@ -8,10 +8,10 @@ from kvdiag.attribution import steps, verdict
 from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
-from kvdiag.attribution.columns import Columns, build_columns, mechanisms
-from kvdiag.attribution.frame import Floats, Frame, build_frame
+from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
+from kvdiag.attribution.frame import Frame, build_frame
 from kvdiag.attribution.ledger import solve
-from kvdiag.attribution.occupancy import Occupancy, find_occupancy, pushed_queue
+from kvdiag.attribution.occupancy import Occupancy, find_occupancies, held_stages, pushed_wait
 from kvdiag.attribution.split import Split, choose_split
 from kvdiag.attribution.variance import split_variance
 from kvdiag.derive.stages import StageMatrix, stage_matrix
@@ -42,10 +42,8 @@ def diagnose(bundle: Bundle, incident_start_s: float | None = None, seed: int = 
 
 def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -> Diagnosis:
     found = mechanisms(frame, discover())
-    columns = build_columns(frame, found, {})
-    occupancy = find_occupancy(frame)
-    if occupancy is not None:
-        columns = build_columns(frame, found, _pushes(frame, columns, occupancy))
+    occupancies = find_occupancies(frame)
+    columns = build_columns(frame, found, *_pushes(frame, found, occupancies))
     total = frame.stages.ttft_s
     ends = ((frame.start_s, frame.split_s), (frame.split_s, frame.end_s))
     blocks = [
@@ -76,21 +74,29 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
         incident=periods[1],
         data=_data(frame.bundle, frame.stages, split, missing),
         steps=steps.explain(
-            frame, columns, split, occupancy, blocks, REPLICATES, point, assessed, stages, periods, decided
+            frame, columns, split, occupancies, blocks, REPLICATES, point, assessed, stages, periods, decided
         ),
     )
 
 
-def _pushes(frame: Frame, columns: Columns, occupancy: Occupancy) -> dict[int, Floats]:
-    """Return by mechanism the queue seconds that its service seconds brought about."""
-    gram = [columns.matrix[rows].T @ columns.matrix[rows] for rows in (~frame.incident, frame.incident)]
-    point = solve(columns, gram[0][None], gram[1][None])
-    seconds = row_seconds(frame, columns, point)
-    return {
-        index: pushed_queue(frame, occupancy, np.where(frame.incident, seconds[:, index], 0.0))
-        for index, mechanism in enumerate(columns.mechanisms)
-        if mechanism.active_dose is not None and point.excess[0, index] > 0
-    }
+def _pushes(
+    frame: Frame, found: tuple[Mechanism, ...], occupancies: tuple[Occupancy, ...]
+) -> tuple[Pushes, frozenset[str]]:
+    """Return the waits that each mechanism's seconds in the service behind them brought about."""
+    pushes: Pushes = {}
+    served: frozenset[str] = frozenset()
+    for occupancy in occupancies:
+        columns = build_columns(frame, found, pushes, served)
+        base, incident = (columns.matrix[rows] for rows in (~frame.incident, frame.incident))
+        held = held_stages(frame, occupancy.waiting, occupancy.until)
+        point = solve(columns, (base.T @ base)[None], (incident.T @ incident)[None], held)
+        seconds = row_seconds(frame, columns, point)
+        for index, mechanism in enumerate(found):
+            if mechanism.active_dose is not None and point.excess[0, index] > 0:
+                removed = np.where(frame.incident, seconds[:, index], 0.0)
+                pushes[occupancy.waiting, index] = pushed_wait(frame, occupancy, removed)
+        served |= {occupancy.waiting}
+    return pushes, served
 
 
 def _whole_period(frame: Frame, split: Split, random: np.random.Generator, decided: Verdict | None = None) -> Diagnosis:

@@ -16,7 +16,7 @@ def explain(
     frame: Frame,
     columns: Columns,
     split: Split,
-    occupancy: Occupancy | None,
+    occupancies: tuple[Occupancy, ...],
     blocks: list[Moments],
     replicates: int,
     point: Ledger,
@@ -31,7 +31,7 @@ def explain(
         stage_step(stages, float(frame.stages.ttft_s.var())),
         _mechanisms(columns),
         _books(columns, point),
-        _queue(occupancy, columns),
+        _waits(occupancies, columns),
         _tests(columns, point, found, blocks, replicates),
         Step(title="Verdict", lines=(f"{verdict.status}: {verdict.reason}",)),
     )
@@ -90,16 +90,18 @@ def _books(columns: Columns, point: Ledger) -> Step:
     return Step(title="Excess seconds of each stage, booked to causes", lines=tuple(lines))
 
 
-def _queue(occupancy: Occupancy | None, columns: Columns) -> Step:
-    if occupancy is None:
-        text = "waits do not follow from one request at a time per prefill worker: queue seconds go to load, or nowhere"
-    else:
-        pushed = ", ".join(columns.mechanisms[i].cause.id for i in columns.push_of) or "no mechanism"
-        text = (
-            f"waits follow Lindley's recursion with a worker held through {occupancy.until} "
-            f"(misfit {occupancy.misfit:.1%}); recomputed without the seconds of {pushed}, the difference is theirs"
+def _waits(occupancies: tuple[Occupancy, ...], columns: Columns) -> Step:
+    lines = []
+    for one in occupancies:
+        pushed = [columns.mechanisms[i].cause.id for stage, i in columns.push_of if stage == one.waiting]
+        lines.append(
+            f"{one.waiting} follows Lindley's recursion with one server per {one.side} node, held through {one.until} "
+            f"(misfit {one.misfit:.1%}); recomputed without the seconds of {', '.join(pushed) or 'no mechanism'}, "
+            "the difference is theirs"
         )
-    return Step(title="Queue", lines=(text,))
+    if not lines:
+        lines = ["no waiting stage follows from one request at a time: queue seconds go to load that grew, or nowhere"]
+    return Step(title="Waits that follow from the service behind them", lines=tuple(lines))
 
 
 def _tests(columns: Columns, point: Ledger, found: Assessment, blocks: list[Moments], replicates: int) -> Step:

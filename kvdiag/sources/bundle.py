@@ -29,6 +29,7 @@ COUNTERS = frozenset(
         "conn.handle_alloc_failures",
         "engine.prefill_tokens",
         "engine.arrivals",
+        "nixl.registered_bytes",
     }
 )
 GAUGES = frozenset(

@@ -1,7 +1,8 @@
 """Requests of one prefill and one decode process on a busy two-core machine, with or without a fault half-way.
 
-One request at a time holds the worker (queue, compute, register, post, wire, first step). Every CPU stage suffers
-from the scheduler: log-normal jitter, rare stalls with a heavy tail, and seconds in which a neighbour slows all of it.
+`serial`: one request at a time holds the worker from compute to first step. `slot`: the worker is held through compute
+only, and one transfer slot through register, post and wire. Neither: nothing waits. Every CPU stage suffers from the
+scheduler: log-normal jitter, rare stalls with a heavy tail, and seconds in which a neighbour slows all of it.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ class World:
     prompt_drift: float = 1.0
     neighbour: float = 1.0
     serial: bool = True
+    slot: bool = False
+    registered_bytes: bool = False
     counters: bool = True
 
 
@@ -72,12 +75,18 @@ def simulate(world: World) -> Bundle:
         wire = np.where(late, np.maximum(wire, size / limit * random.uniform(1.0, 1.03, count)), wire)
     first = 0.004 * slow * _jitter(random, count, world) + _stalls(random, count, world)
     held = prefill + register + post + wire + first
-    queue = _waits(arrival, held) if world.serial else np.zeros(count)
+    queue, pull = np.zeros(count), np.zeros(count)
+    if world.serial:
+        queue = _waits(arrival, held)
+    elif world.slot:
+        queue = _waits(arrival, prefill)
+        pull = 5e-4 + _waits(arrival + queue + prefill, register + post + wire)
     numbers = {
         "arrival_s": START_S + arrival,
-        "ttft_s": queue + held,
+        "ttft_s": queue + pull + held,
         "queue_s": queue,
         "prefill_s": prefill,
+        "pull_wait_s": pull,
         "register_s": register,
         "post_s": post,
         "wire_s": wire,
@@ -94,7 +103,7 @@ def simulate(world: World) -> Bundle:
             "decode_node": Labels(("decode",), np.zeros(count, dtype=np.int32)),
         },
     )
-    done = arrival + queue + prefill + register + post + wire
+    done = arrival + queue + prefill + pull + register + post + wire
     series = _counters(random, world, done, size, register, late) if world.counters else ()
     return Bundle(
         origin=f"synthetic {world}",
@@ -143,13 +152,23 @@ def _counters(
     index = np.searchsorted(np.sort(done), time_s)
     order = np.argsort(done)
     moved = np.concatenate([[0.0], np.cumsum(size[order])])[index]
+    slowed = late & (world.fault in ("link", "layout"))
+    resent = np.concatenate([[0.0], np.cumsum(random.poisson(0.01 + slowed * 0.5)[order])])[index]
     registered = np.where(late & (world.fault == "registration"), 1.0, 0.0)
+    if world.registered_bytes:
+        amount = 8e9 + np.concatenate([[0.0], np.cumsum((size * registered)[order])])[index]
+        registrations = {("decode", "nixl.registered_bytes"): amount}
+    else:
+        registrations = {
+            ("decode", "reg.mr_registered"): 4 + np.concatenate([[0.0], np.cumsum(registered[order])])[index],
+            ("decode", "reg.mr_register_us"): 9e3
+            + np.concatenate([[0.0], np.cumsum((register * registered)[order])])[index] * 1e6,
+        }
     curves = {
         ("prefill", "nic.tx_bytes"): moved * 1.02,
         ("decode", "nic.rx_bytes"): moved * 1.02,
-        ("decode", "reg.mr_registered"): 4 + np.concatenate([[0.0], np.cumsum(registered[order])])[index],
-        ("decode", "reg.mr_register_us"): 9e3
-        + np.concatenate([[0.0], np.cumsum((register * registered)[order])])[index] * 1e6,
+        ("prefill", "nic.retransmits"): resent,
+        **registrations,
     }
     return tuple(
         CounterSeries(node=node, device=None, metric=metric, time_s=START_S + time_s, value=value)

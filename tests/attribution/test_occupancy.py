@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 
 from kvdiag.attribution.frame import Frame, build_frame
-from kvdiag.attribution.occupancy import find_occupancy, held_seconds, pushed_queue
+from kvdiag.attribution.occupancy import find_occupancies, held_seconds, pushed_wait
 from kvdiag.derive.stages import stage_matrix
-from tests.attribution.synthetic import World, simulate
+from tests.attribution.synthetic import START_S, World, simulate
 
 
 def _frame(world: World) -> Frame:
@@ -13,27 +15,42 @@ def _frame(world: World) -> Frame:
 
 
 def test_a_serial_worker_is_recognised_and_how_long_it_is_held() -> None:
-    found = find_occupancy(_frame(World(seed=1, requests=300)))
-    assert found is not None
+    (found,) = find_occupancies(_frame(World(seed=1, requests=300)))
+    assert (found.waiting, found.side) == ("queue_s", "prefill")
     assert found.until in ("first_step_s", "unaccounted")
     assert found.misfit < 1e-4  # wall-clock seconds hold microseconds
 
 
-def test_a_queue_of_another_kind_is_not_forced_into_the_model() -> None:
-    assert find_occupancy(_frame(World(seed=1, requests=300, serial=False))) is None
+def test_a_transfer_slot_is_recognised_behind_the_prefill_worker() -> None:
+    pull, queue = find_occupancies(_frame(World(seed=1, requests=300, serial=False, slot=True, fault="layout")))
+    assert (pull.waiting, pull.until) == ("pull_wait_s", "wire_s")
+    assert (queue.waiting, queue.until) == ("queue_s", "prefill_s")
+
+
+def test_waits_of_another_kind_are_not_forced_into_the_model() -> None:
+    frame = _frame(World(seed=1, requests=300, serial=False))
+    queue = frame.stages.stage("queue_s")
+    assert queue is not None
+    queue += np.random.default_rng(0).exponential(0.05, frame.rows)
+    assert find_occupancies(frame) == ()
+
+
+def test_waits_are_not_recomputed_from_a_sample_of_the_requests() -> None:
+    bundle = replace(simulate(World(seed=1, requests=300)), sampling=0.5)
+    frame = build_frame(bundle, stage_matrix(bundle.requests), START_S + 30)
+    assert find_occupancies(frame) == ()
 
 
 def test_the_queue_of_a_longer_service_is_what_shorter_service_would_not_have_waited() -> None:
     frame = _frame(World(seed=1, requests=300, fault="registration"))
-    found = find_occupancy(frame)
-    assert found is not None
+    (found,) = find_occupancies(frame)
     register = frame.stages.stage("register_s")
     queue = frame.stages.stage("queue_s")
     assert register is not None
     assert queue is not None
-    nothing = pushed_queue(frame, found, np.zeros(frame.rows))
-    everything = pushed_queue(frame, found, held_seconds(frame, found.until))
-    some = pushed_queue(frame, found, register)
+    nothing = pushed_wait(frame, found, np.zeros(frame.rows))
+    everything = pushed_wait(frame, found, held_seconds(frame, found.waiting, found.until))
+    some = pushed_wait(frame, found, register)
     assert nothing.max() == 0
     assert np.allclose(everything[frame.incident], queue[frame.incident], atol=1e-6)
     assert 0 < some.sum() < everything.sum()

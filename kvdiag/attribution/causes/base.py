@@ -22,6 +22,8 @@ SHAPE = 0.9
 ELIMINATION = 0.75
 """Strength of a mechanism that is merely the only one that acts in a stage: what would show it was not recorded."""
 
+LEAST_ELIMINATION = 0.01
+"""A stage that grew by less than 1 % of the baseline's mean TTFT needs no explanation."""
 UNCLEAR = 0.65
 """Strength of a mechanism that is seen but cannot be told from another one: below the gate of a verdict."""
 
@@ -34,6 +36,8 @@ class Dose:
 
     `columns` are in any unit, each with the largest plausible seconds per unit in `ceilings`; `moved` says whether
     the mechanism itself changed, by the thresholds in `evidence`; `strength` is SEEN, SHAPE or ELIMINATION.
+    `own` doses are known of each request itself and explain first; a counter averaged over the requests around it
+    explains what they leave.
     """
 
     columns: tuple[Floats, ...]
@@ -41,6 +45,7 @@ class Dose:
     moved: bool
     evidence: tuple[Evidence, ...]
     strength: float = SEEN
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,6 +100,15 @@ def discover() -> tuple[Cause, ...]:
 def positive(values: Floats) -> Floats:
     """Return the values above zero; not observed counts as no dose."""
     return np.maximum(np.nan_to_num(values, nan=0.0), 0.0)
+
+
+def by_wire_time(frame: Frame, size: Floats, factor: Floats) -> tuple[Floats, Floats]:
+    """Return a factor of slowness times each request's baseline wire seconds, and times the mean request's.
+
+    The second is for what does not grow with a transfer's own bytes: waiting behind others', a retransmission timeout.
+    """
+    seconds = size * frame.seconds_per_byte()
+    return seconds * factor, float(seconds.mean()) * factor
 
 
 def rate_evidence(metric: str, rates: list[NodeRate], unit: str, threshold: str, most: int = 3) -> tuple[Evidence, ...]:
@@ -170,5 +184,7 @@ def by_elimination(frame: Frame, stage: str, what: str, counters: str) -> Dose |
         name=f"{stage}, in which there is only {what}",
         value=f"{before * 1e3:.3g} → {after * 1e3:.3g} ms (means)",
         source=f"requests, {stage}; {counters} was not recorded",
+        threshold=f"+ {LEAST_ELIMINATION:.0%} of mean TTFT",
     )
-    return Dose(columns=(), ceilings=(), moved=after > before, evidence=(evidence,), strength=ELIMINATION)
+    least = LEAST_ELIMINATION * float(frame.stages.ttft_s[~frame.incident].mean())
+    return Dose(columns=(), ceilings=(), moved=after - before > least, evidence=(evidence,), strength=ELIMINATION)

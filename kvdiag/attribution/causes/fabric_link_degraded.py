@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import SEEN, SHAPE, Cause, Dose, Floats, positive
+from kvdiag.attribution.causes.base import SEEN, SHAPE, Cause, Dose, Floats, by_wire_time, positive
 from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
 from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
 from kvdiag.attribution.frame import Frame
@@ -23,7 +23,6 @@ def dose(frame: Frame) -> Dose | Missing:
     size = frame.number("bytes")
     if size is None:
         return Missing("requests have no bytes column")
-    seconds = size * frame.seconds_per_byte()
     slow, lines = _reported(frame)
     strength = SEEN
     if not lines:
@@ -32,11 +31,12 @@ def dose(frame: Frame) -> Dose | Missing:
         if reason and not frame.rates("nic.link_gbps"):
             return Missing(f"nic.link_gbps was not recorded, and {reason}")
     return Dose(
-        columns=(seconds * slow,),
-        ceilings=(MOST_COEFFICIENT,),
+        columns=by_wire_time(frame, size, slow),
+        ceilings=(MOST_COEFFICIENT, MOST_COEFFICIENT),
         moved=bool((slow[frame.incident] > 0).any()),
         evidence=tuple(lines),
         strength=strength,
+        own=strength == SHAPE,
     )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import Cause, Dose, positive, rate_evidence
+from kvdiag.attribution.causes.base import Cause, Dose, by_wire_time, positive, rate_evidence
 from kvdiag.attribution.frame import Frame, NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
@@ -10,7 +10,8 @@ from kvdiag.model.missing import Missing
 METRICS = ("nic.out_of_sequence", "nic.retransmits", "nic.ack_timeouts")
 FACTOR, LEAST = 5.0, 1.0
 """Events per second: healthy links show hundredths of one; below one per second no stage can be seen to slow down."""
-MOST_COEFFICIENT = 50.0
+RECOVERY_S = 0.25
+"""One lost packet costs at most about a retransmission timeout (Linux TCP: 200 ms at least; RoCE timeouts are near)."""
 
 
 def dose(frame: Frame) -> Dose | Missing:
@@ -18,7 +19,6 @@ def dose(frame: Frame) -> Dose | Missing:
     size = frame.number("bytes")
     if size is None:
         return Missing("requests have no bytes column")
-    seconds = size * frame.seconds_per_byte()
     events = np.zeros(frame.rows)
     moved: list[tuple[str, NodeRate]] = []
     seen = False
@@ -40,9 +40,12 @@ def dose(frame: Frame) -> Dose | Missing:
     for metric in METRICS:
         rates = [rate for name, rate in moved if name == metric]
         lines += rate_evidence(metric, rates, "1/s", f"> {FACTOR:g}× and + {LEAST:g} 1/s", most=2)
+    columns = by_wire_time(frame, size, np.log1p(events / LEAST))
+    requests = float(frame.incident.sum()) / frame.sampling / max(frame.end_s - frame.split_s, 1e-9)
+    most = RECOVERY_S * sum(max(rate.incident - rate.base, 0.0) for _, rate in moved) / max(requests, 1e-9)
     return Dose(
-        columns=(seconds * np.log1p(events / LEAST),),
-        ceilings=(MOST_COEFFICIENT,),
+        columns=columns,
+        ceilings=tuple(most / max(float(column[frame.incident].mean()), 1e-12) for column in columns),
         moved=bool(moved),
         evidence=lines,
     )

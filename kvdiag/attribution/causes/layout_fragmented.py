@@ -3,45 +3,68 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose
-from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.frame import Floats, Frame, Mask
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
-FACTOR = 1.25
-"""Descriptors per byte may vary by a quarter with prompt lengths (partly filled blocks) before it is fragmentation."""
+FACTOR = 1.5
+"""Half as many again for the same bytes; block sizes come in steps of two, partly filled blocks add a few."""
+TOUCHED = 0.05
+"""Share of the incident's requests with FACTOR times the usual number, where the median request has none of it."""
 
 
 def dose(frame: Frame) -> Dose | Missing:
-    """Return descriptors beyond FACTOR times the baseline's number for the same bytes."""
+    """Return descriptors beyond what the baseline used for that many bytes (its own line: fixed part and per byte)."""
     descriptors, size = frame.number("descriptors"), frame.number("bytes")
     if descriptors is None or size is None:
         return Missing(f"requests have no {'descriptors' if descriptors is None else 'bytes'} column")
     used = (size > 0) & (descriptors > 0)
-    base, incident = used & ~frame.incident, used & frame.incident
-    if not base.any() or not incident.any():
+    base = used & ~frame.incident
+    if not base.any() or not (used & frame.incident).any():
         return Missing("no transfer with bytes and descriptors in one of the periods")
-    before = float(np.median(descriptors[base] / size[base]))
-    after = float(np.median(descriptors[incident] / size[incident]))
-    extra = np.maximum(descriptors - FACTOR * before * size, 0.0)
-    touched = float((extra[incident] > 0).mean())
+    usual = _usual(descriptors, size, base)
+    ratio = descriptors / usual
+    incident = used & frame.incident
+    median = float(np.median(ratio[incident]))
+    touched = float((ratio[incident] > FACTOR).mean())
+    before = float((ratio[base] > FACTOR).mean())
     return Dose(
-        columns=(extra,),
+        columns=(np.where(used & (ratio > FACTOR), descriptors - usual, 0.0),),
         ceilings=(np.inf,),
-        moved=after > FACTOR * before or touched > 0.1,
+        own=True,
+        moved=median > FACTOR or touched > before + TOUCHED,
         evidence=(
             Evidence(
-                name="bytes per descriptor (median)",
-                value=f"{1 / before:,.0f} → {1 / after:,.0f} B",
-                source="requests, bytes / descriptors",
-                threshold=f"descriptors per byte > {FACTOR:g}× baseline",
+                name="descriptors per request against the baseline's for the same bytes",
+                value=f"median {median:.3g}×, {touched:.0%} of the requests above {FACTOR:g}×",
+                source="requests, descriptors and bytes",
+                threshold=f"median > {FACTOR:g}×, or > {before + TOUCHED:.0%} of the requests",
             ),
             Evidence(
                 name="descriptors per request (median)",
                 value=f"{np.median(descriptors[base]):,.0f} → {np.median(descriptors[incident]):,.0f}",
                 source="requests, descriptors",
             ),
+            Evidence(
+                name="bytes per descriptor (mean)",
+                value=f"{_mean_bytes(descriptors, size, base):,.0f} → "
+                f"{_mean_bytes(descriptors, size, incident):,.0f} B",
+                source="requests, bytes / descriptors",
+            ),
         ),
     )
+
+
+def _mean_bytes(descriptors: Floats, size: Floats, rows: Mask) -> float:
+    return float(size[rows].sum() / descriptors[rows].sum())
+
+
+def _usual(descriptors: Floats, size: Floats, base: Mask) -> Floats:
+    """Return the baseline's number of descriptors for each request's bytes, at least one."""
+    columns = np.column_stack([np.ones(len(size)), size / float(size[base].mean())])
+    (fixed, per_byte), *_ = np.linalg.lstsq(columns[base], descriptors[base], rcond=None)
+    usual: Floats = np.maximum(columns @ np.maximum([fixed, per_byte], 0.0), 1.0)
+    return usual
 
 
 CAUSE = Cause(

@@ -37,10 +37,23 @@ def dose(frame: Frame) -> Dose | Missing:
         unit="1/s per request/s",
         pad_s=PAD_S,
     )
-    found = count if isinstance(time, Missing) else time
-    if isinstance(found, Missing):
-        return by_elimination(frame, "register_s", "registration", "reg.mr_register_us or reg.mr_registered")
-    extra = () if isinstance(time, Missing) or isinstance(count, Missing) else count.evidence[:2]
+    size = counter_dose(
+        frame,
+        "nixl.registered_bytes",
+        ("decode", "prefill"),
+        per_pull=True,
+        factor=1.5,
+        least=65536,
+        unit="B/s per request/s",
+        pad_s=PAD_S,
+    )
+    seen = [one for one in (time, count, size) if isinstance(one, Dose)]
+    if not seen:
+        return by_elimination(
+            frame, "register_s", "registration", "reg.mr_register_us, reg.mr_registered or nixl.registered_bytes"
+        )
+    found = next((one for one in seen if one.moved), seen[0])
+    extra = tuple(line for one in seen if one is not found and one.moved for line in one.evidence[:1])
     columns = (*found.columns, *by_bytes(frame, found.columns))
     return Dose(
         columns=columns,
