@@ -41,6 +41,9 @@ def _verdict(demo: DemoDocument) -> Table:
         ttft = f"mean {before.mean_s * 1e3:.1f} → {after.mean_s * 1e3:.1f} ms{change}, "
         table.add_row("TTFT", f"{ttft}p99 {before.p99_s * 1e3:.0f} → {after.p99_s * 1e3:.0f} ms")
         table.add_row("requests", f"{before.requests} before, {after.requests} after ({demo.diagnosis.data.split})")
+    elif after is not None:
+        table.add_row("TTFT", f"mean {after.mean_s * 1e3:.1f} ms, p99 {after.p99_s * 1e3:.0f} ms throughout")
+        table.add_row("requests", f"{after.requests} ({demo.diagnosis.data.split})")
     table.add_row("why", verdict.reason)
     return table
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 STAGING_TRIAL_BYTES = 32 << 20
 STAGING_LEAST_BYTES, STAGING_MOST_BYTES = 16 << 20, 128 << 20
-STAGING_COST_S = 0.030
-"""What one staging buffer is to cost, allocated, registered and given back: about half a request's other stages."""
+STAGING_COST_S = 0.022
+"""What one staging buffer is to cost, allocated, registered and given back: a third of a request's other stages."""
 
 
 class Transfer(Protocol):
