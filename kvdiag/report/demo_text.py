@@ -16,11 +16,14 @@ def render(demo: DemoDocument) -> RenderableType:
     parts: list[RenderableType] = [_verdict(demo)]
     causes = [cause for cause in demo.diagnosis.causes if abs(cause.excess_mean_s) >= 1e-4][:SHOWN_CAUSES]
     if causes:
-        table = _table("cause", "mean TTFT", "90 % interval", "share of variance", "90 % interval")
+        table = _table("cause", "adds to mean TTFT (90 % interval)", "share of variance")
         for cause in causes:
-            interval = f"{seconds(cause.excess_mean_low_s)} to {seconds(cause.excess_mean_high_s)}"
-            shares = f"{cause.share_low:.1%} to {cause.share_high:.1%}"
-            table.add_row(cause.id, seconds(cause.excess_mean_s), interval, f"{cause.share_of_variance:.1%}", shares)
+            low_s, high_s = cause.excess_mean_low_s, cause.excess_mean_high_s
+            table.add_row(
+                cause.id,
+                f"{seconds(cause.excess_mean_s)} ({seconds(low_s)} to {seconds(high_s)})",
+                f"{cause.share_of_variance:.0%} ({cause.share_low:.0%} to {cause.share_high:.0%})",
+            )
         parts += [Text(""), table]
     parts += [Text(""), _further(demo)]
     return Group(*parts)
@@ -65,5 +68,5 @@ def _further(demo: DemoDocument) -> Text:
 def _table(*headings: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 else "right")
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     return table
