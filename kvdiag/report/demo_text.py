@@ -8,7 +8,6 @@ from kvdiag.model.demo import DemoDocument
 from kvdiag.report.diagnosis_text import seconds
 
 SHOWN_CAUSES = 4
-SHOWN_SAMPLES = 6
 
 
 def render(demo: DemoDocument) -> RenderableType:
@@ -54,7 +53,7 @@ def _verdict(demo: DemoDocument) -> Table:
 def _further(demo: DemoDocument) -> Text:
     text = Text()
     text.append("Metrics were served on ", "bold").append(f"http://{demo.metrics_address}/metrics, among them:\n")
-    for line in demo.metrics_sample[:SHOWN_SAMPLES]:
+    for line in demo.metrics_sample:
         text.append(f"  {line}\n", "dim")
     text.append("The recording is in ", "bold").append(f"{demo.bundle}\n")
     text.append("Look further:\n", "bold")

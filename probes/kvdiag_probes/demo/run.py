@@ -1,7 +1,6 @@
 """One run of the demo: workers, exporter, fault, recording; everything but the recording is gone afterwards."""
 
 import random
-import re
 import shutil
 import signal
 import socket
@@ -16,15 +15,12 @@ from kvdiag.model.missing import Missing
 from kvdiag_probes.demo import faults, leftovers, network, nixl_import, workers
 from kvdiag_probes.demo.channel import Begin, Configure, Degrade, Finished, Ready, Started
 from kvdiag_probes.demo.settings import DECODE_NODE, PREFILL_NODE, Settings, TransportName
-from kvdiag_probes.demo.sidecar import Exporter, configuration
+from kvdiag_probes.demo.sidecar import Exporter, configuration, telling
 from kvdiag_probes.demo.workers import Worker
 
 START_WITHIN_S = 45.0
 DRAIN_WITHIN_S = 45.0
 SCRAPE_INTERVAL_S = 1.0
-
-_TELLING = ("request", "ttft", "stage", "nixl", "network", "tcp")
-_SAMPLES = 12
 
 Say = Callable[[str], None]
 Progress = Callable[[float, int], None]
@@ -160,18 +156,8 @@ def _observe(
         requests=finished[decode],
         fault_offset_s=fault_offset_s,
         metrics_address=exporter.address,
-        metrics_sample=_telling(sample or exporter.sample()),
+        metrics_sample=telling(sample or exporter.sample()),
     )
-
-
-def _telling(samples: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep one sample of each metric, those of requests, transfers and links first, without the exporter's own."""
-    first: dict[str, str] = {}
-    for line in samples:
-        first.setdefault(re.split(r"[{ ]", line, maxsplit=1)[0], line)
-    names = [name for name in first if name.startswith("kvdiag_") and not name.endswith(("_bucket", "_created"))]
-    order = [name for word in _TELLING for name in names if word in name]
-    return tuple(first[name] for name in dict.fromkeys(order))[:_SAMPLES]
 
 
 def _rows(records: Path) -> int:

@@ -5,12 +5,23 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGTERM
 
 from kvdiag.errors import UndeterminedError
 from kvdiag_probes.demo import tether
+
+_TELLING = (
+    "kvdiag_ttft_seconds_count",
+    "kvdiag_ttft_seconds_sum",
+    "kvdiag_transfer_stage_seconds_sum",
+    "kvdiag_nixl_transmit_bytes_total",
+    "kvdiag_nixl_registered_bytes_total",
+    "kvdiag_netdev_transmit_bytes_total",
+    "kvdiag_tcp_retransmitted_segments_total",
+)
+_PREFERRED = ('stage="wire"', 'engine="demo-prefill"')
 
 _START_WITHIN_S = 20.0
 _STOP_WITHIN_S = 15.0
@@ -30,6 +41,16 @@ def configuration(
         lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
     lines += ["", "[recorder]", f"path = {json.dumps(str(bundle))}"]
     return "\n".join(lines) + "\n"
+
+
+def telling(samples: Sequence[str]) -> tuple[str, ...]:
+    """Return one sample line of each metric that shows best what the demo does, where it was served."""
+    chosen = []
+    for name in _TELLING:
+        lines = [line for line in samples if line.startswith((f"{name}{{", f"{name} "))]
+        preferred = [line for line in lines if any(label in line for label in _PREFERRED)]
+        chosen += (preferred or lines)[:1]
+    return tuple(chosen)
 
 
 class Exporter:

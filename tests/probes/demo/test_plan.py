@@ -73,3 +73,15 @@ def test_only_folders_of_dead_processes_are_swept(monkeypatch: pytest.MonkeyPatc
     assert leftovers.sweep() == (dead,)
     assert alive.is_dir() and other.is_dir() and elsewhere.is_dir()
     assert not dead.exists()
+
+
+def test_the_sample_shows_one_line_of_each_telling_metric() -> None:
+    served = (
+        'kvdiag_collector_success{collector="nic"} 1',
+        'kvdiag_ttft_seconds_sum{decode_node="d"} 2',
+        'kvdiag_transfer_stage_seconds_sum{stage="queue"} 3',
+        'kvdiag_transfer_stage_seconds_sum{stage="wire"} 4',
+        'kvdiag_netdev_transmit_bytes_total{engine=""} 5',
+        'kvdiag_netdev_transmit_bytes_total{engine="demo-prefill"} 6',
+    )
+    assert sidecar.telling(served) == (served[1], served[3], served[5])
