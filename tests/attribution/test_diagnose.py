@@ -105,6 +105,16 @@ def test_a_fault_is_named_behind_an_asynchronous_queue_and_on_a_noisier_machine(
     assert _named(worlds)[FAULTS[fault]] >= 15
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_behind_a_single_transfer_slot_is_named(fault: str) -> None:
+    worlds = [World(seed=seed, fault=fault, serial=False, slot=True, registered_bytes=True) for seed in range(10)]
+    assert _named(worlds) == {FAULTS[fault]: 10}
+
+
+def test_no_fault_behind_a_single_transfer_slot_names_nothing() -> None:
+    assert _named([World(seed=seed, serial=False, slot=True) for seed in range(40)]) == {None: 40}
+
+
 def test_a_small_fault_is_never_taken_for_another_one() -> None:
     for fault, cause in FAULTS.items():
         assert set(_named([World(seed=seed, fault=fault, size=0.3) for seed in range(8)])) <= {None, cause}
