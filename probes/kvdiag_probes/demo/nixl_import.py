@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 
 _PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl")
@@ -20,11 +21,14 @@ def find() -> str | Missing:
 
 
 def api() -> Any:
-    """Import and return NIXL's Python API; ImportError where no wheel is installed or it does not load here."""
+    """Import and return NIXL's Python API; UndeterminedError where it is not installed or does not load here."""
     package = find()
     if isinstance(package, Missing):
-        raise ImportError(package.missing)
-    return importlib.import_module(f"{package}._api")
+        raise UndeterminedError(package.missing)
+    try:
+        return importlib.import_module(f"{package}._api")
+    except ImportError as error:
+        raise UndeterminedError(f"NIXL is installed but does not load: {error}; --transport tcp needs none") from error
 
 
 def set_environment(device: str, telemetry: Path, telemetry_port: int) -> None:

@@ -223,12 +223,18 @@ def _free_port() -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, so that what was started is also ended."""
+    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, so that what was started is also ended; the first one counts."""
 
     def unwind(number: int, _frame: object) -> None:
+        for again in before:
+            signal.signal(again, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, unwind)
     try:
         yield
     finally:

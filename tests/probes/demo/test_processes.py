@@ -153,7 +153,9 @@ def test_an_interrupted_demo_leaves_only_its_recording(
         assert set(started) == {"prefill", "decode"}
         if LINK is None:
             assert len(network_namespaces() - namespaces) >= 2
-        process.send_signal(number)
+        for _ in range(3):  # an impatient user presses Ctrl-C again
+            process.send_signal(number)
+            time.sleep(0.02)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == status
     assert "Traceback" not in errors
