@@ -1,6 +1,6 @@
 """The user-space side of RDMA: provider libraries, the devices libibverbs lists, and the device nodes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvdiag.model.missing import Missing
 
@@ -35,8 +35,14 @@ class VerbsPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbsDevice:
+    """`limits` by the names of struct ibv_device_attr (max_qp, max_srq, vendor_part_id, ...), `texts` what is no number
+    (atomic_cap: ATOMIC_NONE, ...); plain `ibv_devinfo` shows few of them, a device that cannot be opened none.
+    """
+
     name: str
     ports: tuple[VerbsPort, ...]
+    limits: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,13 @@ class VerbsDevices:
 
     devices: tuple[VerbsDevice, ...]
     origin: str
+
+    def limit(self, device: str, name: str) -> int | Missing:
+        """Return a limit of a device by its name in struct ibv_device_attr, or Missing with the reason."""
+        for listed in self.devices:
+            if listed.name == device and name in listed.limits:
+                return listed.limits[name]
+        return Missing(f"{self.origin} shows no {name} of {device}")
 
     def active_mtu(self, device: str, port: int) -> int | Missing:
         """Return the active MTU (bytes) of a port, or Missing with the reason."""

@@ -22,7 +22,9 @@ from kvdiag.model.rdma_resources import (
     RdmaResources,
     ResourceSummary,
 )
+from kvdiag.sources._command import output
 from kvdiag.sources._nldev import Attribute, Channel, Command, KernelChannel, attributes, number, text, u32
+from kvdiag.sources._rdma_resource_text import queue_pairs, summaries
 from kvdiag.sources.base import Context
 
 _PROC = Path("/proc")
@@ -164,13 +166,15 @@ def read_hw_counters(device: str | None = None, *, channel: Channel | None = Non
 
 
 class RdmaNetlink:
-    """The source of RdmaResources on a live host."""
+    """Asks the kernel when live; a copied tree keeps the output of `rdma resource show` in
+    `commands/rdma-resource-show.txt` and of `rdma -j resource show qp` in `commands/rdma-resource-show-qp.txt`.
+    """
 
     part = RdmaResources
 
     def read(self, context: Context) -> RdmaResources | Missing:
         if not context.live:
-            return Missing("RDMA netlink answers for the running kernel only, not for a copied tree")
+            return _copied(context)
         try:
             return read_resources(proc=context.procfs)
         except UndeterminedError as error:
@@ -178,6 +182,19 @@ class RdmaNetlink:
 
 
 SOURCE = RdmaNetlink()
+
+
+def _copied(context: Context) -> RdmaResources | Missing:
+    shown = output(context, "rdma-resource-show", ())
+    if isinstance(shown, Missing):
+        return shown
+    listed = output(context, "rdma-resource-show-qp", ())
+    return RdmaResources(
+        summaries=summaries(shown.text),
+        queue_pairs=() if isinstance(listed, Missing) else queue_pairs(listed.text),
+        memory_regions=(),
+        others=(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

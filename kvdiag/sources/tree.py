@@ -36,6 +36,10 @@ class Tree:
 
     def read_text(self, path: str) -> str:
         """Return the file's text (undecodable bytes replaced), at most LIMIT_BYTES of it; raises OSError."""
+        return self.read_bytes(path).decode(errors="replace")
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return the file's content, at most LIMIT_BYTES of it; raises OSError."""
         local = self.local(path)
         if not stat.S_ISREG(local.stat().st_mode):
             raise OSError(22, "not a regular file", path)
@@ -48,7 +52,7 @@ class Tree:
                 left -= len(part)
         finally:
             os.close(descriptor)
-        return b"".join(parts).decode(errors="replace")
+        return b"".join(parts)
 
     def read(self, path: str) -> str | Missing:
         """Return the file's text without surrounding white space, or why it cannot be read."""

@@ -2,17 +2,21 @@
 
 import re
 import sys
+from dataclasses import dataclass, field
 
 from kvdiag.model.missing import Missing
 from kvdiag.model.verbs import VerbsDevice, VerbsDevices, VerbsPort
 from kvdiag.sources._command import output
 from kvdiag.sources.base import Context
 
-_LINE = re.compile(r"^\s*(hca_id|port|active_mtu):\s+(\S+)|^\s*(Failed to open device)", re.MULTILINE)
+_LINE = re.compile(r"^\s*([a-z_]+):\s+(\S+)|^\s*(Failed to open device)", re.MULTILINE)
+_LIMIT = re.compile(r"max_|vendor_part_id$")
+_TEXTS = ("atomic_cap", "fw_ver")
 
 # Runs in a process of its own: a provider library that crashes or hangs must not take kvdiag with it. It prints the
 # lines of ibv_devinfo that are parsed here. struct ibv_port_attr begins with the enums state, max_mtu, active_mtu
-# (infiniband/verbs.h, unchanged since libibverbs 1.0); ibv_query_port answers EINVAL beyond the last port.
+# (infiniband/verbs.h, unchanged since libibverbs 1.0); ibv_query_port answers EINVAL beyond the last port. In struct
+# ibv_device_attr 96 bytes come before vendor_id, and the ints that follow it are numbered from there.
 _LIST = """
 import ctypes
 verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
@@ -21,6 +25,9 @@ verbs.ibv_get_device_name.restype = ctypes.c_char_p
 verbs.ibv_get_device_name.argtypes = verbs.ibv_open_device.argtypes = [ctypes.c_void_p]
 verbs.ibv_open_device.restype = ctypes.c_void_p
 verbs.ibv_query_port.argtypes = [ctypes.c_void_p, ctypes.c_uint8, ctypes.c_void_p]
+verbs.ibv_query_device.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+ATOMICS = {0: "ATOMIC_NONE", 1: "ATOMIC_HCA", 2: "ATOMIC_GLOB"}
+LIMITS = {1: "vendor_part_id", 3: "max_qp", 8: "max_cq", 9: "max_cqe", 10: "max_mr", 11: "max_pd", 29: "max_srq"}
 count = ctypes.c_int(0)
 devices = verbs.ibv_get_device_list(ctypes.byref(count))
 for index in range(count.value if devices else 0):
@@ -29,6 +36,11 @@ for index in range(count.value if devices else 0):
     if not opened:
         print("Failed to open device")
         continue
+    about = (ctypes.c_uint32 * 256)()
+    if not verbs.ibv_query_device(opened, about):
+        for index, name in LIMITS.items():
+            print(name + ":", about[24 + index])
+        print("atomic_cap:", ATOMICS.get(about[24 + 17], "unknown"))
     for port in range(1, 255):
         attributes = (ctypes.c_uint32 * 64)()
         if verbs.ibv_query_port(opened, port, attributes):
@@ -52,19 +64,37 @@ class VerbsDevicesSource:
 
 
 def parse(text: str) -> tuple[VerbsDevice, ...]:
-    """Return devices and ports from the text of `ibv_devinfo`; "No IB devices found" has none."""
-    found: list[tuple[str, list[VerbsPort]]] = []
+    """Return devices and ports from the text of `ibv_devinfo` (also with -v); "No IB devices found" has none."""
+    found: list[_Listed] = []
     for key, value, failed in _LINE.findall(text):
         if key == "hca_id":
-            found.append((value, []))
-        elif not found or failed:
-            continue
-        elif key == "port" and value.isdecimal():
-            unread = Missing(f"port {value} of {found[-1][0]} shows no active_mtu")
-            found[-1][1].append(VerbsPort(number=int(value), active_mtu=unread))
-        elif key == "active_mtu" and value.isdecimal() and found[-1][1]:
-            found[-1][1][-1] = VerbsPort(number=found[-1][1][-1].number, active_mtu=int(value))
-    return tuple(VerbsDevice(name=name, ports=tuple(ports)) for name, ports in found)
+            found.append(_Listed(value))
+        elif found and not failed:
+            found[-1].add(key, value)
+    return tuple(
+        VerbsDevice(name=item.name, ports=tuple(item.ports), limits=item.limits, texts=item.texts) for item in found
+    )
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What the lines since a device's name have said; limits of a port follow the device's and are not kept."""
+
+    name: str
+    ports: list[VerbsPort] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, key: str, value: str) -> None:
+        if key == "port" and value.isdecimal():
+            unread = Missing(f"port {value} of {self.name} shows no active_mtu")
+            self.ports.append(VerbsPort(number=int(value), active_mtu=unread))
+        elif key == "active_mtu" and value.isdecimal() and self.ports:
+            self.ports[-1] = VerbsPort(number=self.ports[-1].number, active_mtu=int(value))
+        elif not self.ports and value.isdecimal() and len(value) < 20 and _LIMIT.match(key):
+            self.limits[key] = int(value)
+        elif not self.ports and key in _TEXTS:
+            self.texts[key] = value
 
 
 SOURCE = VerbsDevicesSource()

@@ -35,6 +35,17 @@ def test_devices_and_mtu_of_ibv_devinfo() -> None:
     assert verbs_devices.parse("No IB devices found") == ()
 
 
+def test_limits_are_those_of_the_device_not_of_its_ports() -> None:
+    text = (
+        "hca_id: ionic_0\n\tvendor_part_id:\t4098\n\tmax_qp:\t262144\n\tmax_srq:\t0\n\tatomic_cap:\tATOMIC_NONE (0)\n"
+    )
+    part = VerbsDevices(devices=verbs_devices.parse(text + "\tport: 1\n\tmax_msg_sz: 0x40000000\n"), origin="file")
+    assert part.devices[0].limits == {"vendor_part_id": 4098, "max_qp": 262144, "max_srq": 0}
+    assert part.devices[0].texts == {"atomic_cap": "ATOMIC_NONE"}
+    assert part.limit("ionic_0", "max_srq") == 0
+    assert part.limit("ionic_0", "max_mr") == Missing("file shows no max_mr of ionic_0")
+
+
 def test_libibverbs_is_asked_for_real() -> None:
     part = verbs_devices.SOURCE.read(Context())
     if isinstance(part, Missing):
