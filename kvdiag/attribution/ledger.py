@@ -59,7 +59,8 @@ def solve(columns: Columns, base: Floats, incident: Floats, stages: Collection[i
     """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m); of some stages only if given."""
     count, causes = len(base), len(columns.mechanisms)
     width = columns.matrix.shape[1]
-    rows_base, rows_incident = base[:, 0, 0], incident[:, 0, 0]
+    # A replicate may have drawn only bins without requests.
+    rows_base, rows_incident = np.maximum(base[:, 0, 0], 1.0), np.maximum(incident[:, 0, 0], 1.0)
     mean_base, mean_incident = base[:, 0] / rows_base[:, None], incident[:, 0] / rows_incident[:, None]
     shift = mean_incident - mean_base
     weights = np.zeros((2, count, causes + 1, width))

@@ -57,7 +57,7 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
     tail = quantile_excess(total[frame.incident], seconds[frame.incident], 0.99)
     assessed = verdict.assess(columns, point, boot, tail, periods[0].p99_s, frame.rows)
     decided = verdict.decide(columns, point, assessed, tail, periods[0].p99_s)
-    decided = replace(decided, collect_next=steps.collect_next(columns, decided))
+    decided = replace(decided, collect_next=steps.collect_next(columns, point, decided))
     low, high = np.quantile(boot.stage_share, INTERVAL, axis=0)
     excess = np.quantile(boot.stage_excess, INTERVAL, axis=0)
     stages = stage_shares(
@@ -105,14 +105,14 @@ def _whole_period(frame: Frame, split: Split, random: np.random.Generator, decid
     exact = split_variance(seconds, frame.incident)
     columns = np.column_stack([np.ones(frame.rows), seconds])
     drawn = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total).resample(REPLICATES, random)
-    mean = drawn[:, 0, 1:] / drawn[:, :1, 0]
-    covariance = drawn[:, 1:, 1:].sum(axis=2) / drawn[:, :1, 0] - mean * mean.sum(axis=1, keepdims=True)
+    rows = np.maximum(drawn[:, :1, 0], 1.0)
+    mean = drawn[:, 0, 1:] / rows
+    covariance = drawn[:, 1:, 1:].sum(axis=2) / rows - mean * mean.sum(axis=1, keepdims=True)
     variance = covariance.sum(axis=1, keepdims=True)
     shares = covariance / np.where(variance > 0, variance, np.inf)
     low, high = np.quantile(shares, INTERVAL, axis=0)
     stages = stage_shares(frame, exact, low, high, None)
-    few = verdict.too_few(frame.rows, frame.rows)
-    decided = decided or few or verdict.unchanged(split)
+    decided = decided or verdict.too_few(frame.rows) or verdict.unchanged(split)
     return Diagnosis(
         verdict=decided,
         causes=(),

@@ -8,6 +8,7 @@ from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.occupancy import Occupancy
 from kvdiag.attribution.split import Split
 from kvdiag.attribution.verdict import GATE, Assessment
+from kvdiag.derive.stages import fine_stages
 from kvdiag.model.diagnosis import Period, StageShare, Step, Verdict
 from kvdiag.model.missing import Missing
 
@@ -135,13 +136,21 @@ def whole_period(split: Split, stages: tuple[StageShare, ...], variance: float, 
     )
 
 
-def collect_next(columns: Columns, verdict: Verdict) -> tuple[str, ...]:
-    """Return what to record so that an abstention could become a verdict."""
+def collect_next(columns: Columns, point: Ledger, verdict: Verdict) -> tuple[str, ...]:
+    """Return what to record so that an abstention could become a verdict: what acts where the unexplained excess is."""
     if verdict.status != "abstain":
         return ()
+    least = UNEXPLAINED_STAGE * float(point.base_mean[0])
+    open_stages = [s for s in range(len(columns.stages)) if point.by_stage[0, s, -1] > least]
+    parts = {part for s in open_stages for part in fine_stages(columns.stages[s])}
     wanted = tuple(
         f"for {one.cause.id}: {one.dose.missing}"
         for one in columns.mechanisms
-        if one.cause.dose is not None and isinstance(one.dose, Missing)
+        if one.cause.dose is not None and isinstance(one.dose, Missing) and parts & set(one.cause.stages)
     )
-    return wanted or ("requests of a longer period, or a larger share of them",)
+    where = ", ".join(columns.stages[s] for s in open_stages) or "no single stage"
+    return (*wanted, f"what ran on the hosts at that time; the unexplained excess is in {where}")
+
+
+UNEXPLAINED_STAGE = 0.02
+"""Stages whose unexplained excess is below 2 % of the baseline's mean TTFT need no further evidence."""

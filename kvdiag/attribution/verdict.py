@@ -185,17 +185,17 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
     )
 
 
-def too_few(before: int, after: int) -> Verdict | None:
-    """Return the abstention for too few requests, or None where there are enough."""
-    rows = before + after if before != after else before
-    if rows >= LEAST_ROWS and min(before, after) >= LEAST_ROWS_PER_PERIOD:
+def too_few(*rows: int) -> Verdict | None:
+    """Return the abstention for too few requests, given their number in each period, or None where there are enough."""
+    if sum(rows) >= LEAST_ROWS and min(rows) >= LEAST_ROWS_PER_PERIOD:
         return None
+    counted = " before and ".join(str(one) for one in rows) + (" after the change" if len(rows) > 1 else " in all")
     return Verdict(
         status="abstain",
         cause=None,
         confidence=1.0,
-        reason=f"too few requests to name a cause: {before} before and {after} after the change, and "
-        f"{LEAST_ROWS} in all with {LEAST_ROWS_PER_PERIOD} on each side are needed",
+        reason=f"too few requests to name a cause: {counted}; at least {LEAST_ROWS} are needed, "
+        f"{LEAST_ROWS_PER_PERIOD} of them on each side of the change",
         collect_next=("requests of a longer period, or a larger share of them",),
     )
 

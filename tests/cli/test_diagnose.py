@@ -12,6 +12,7 @@ from kvdiag.report.json import published_schema
 from tests.attribution.synthetic import START_S, World, simulate
 
 BUNDLES = Path(__file__).parents[1] / "fixtures/bundles"
+TRANSFERS = Path(__file__).parents[1] / "fixtures/transfers"
 
 
 def write_bundle(bundle: Bundle, folder: Path) -> Path:
@@ -54,6 +55,22 @@ def test_recorded_clusters(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert 0.5 < document["causes"][0]["excess_mean_s"] / causes[0]["excess_mean_s"] < 1.5
     if causes[0]["nodes"]:
         assert set(document["causes"][0]["nodes"]) <= set(causes[0]["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("link-degraded", "fabric.link_degraded"),
+        ("link-degraded-busy", "fabric.link_degraded"),
+        ("layout-fragmented-busy", "layout.fragmented"),
+    ],
+)
+def test_recorded_transfers(name: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = as_json(capsys, str(TRANSFERS / name))
+    assert (code, document["verdict"]["cause"]) == (2, cause)
+    assert document["data"]["split"].startswith("found by CUSUM")
+    excess = document["incident"]["mean_s"] - document["baseline"]["mean_s"]
+    assert document["causes"][0]["excess_mean_s"] > 0.6 * excess
 
 
 @pytest.mark.parametrize(
