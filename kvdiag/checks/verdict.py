@@ -38,8 +38,8 @@ def _verdict(groups: Sequence[Group], results: Sequence[CheckResult]) -> Preflig
         status = "critical"
     elif severities[Severity.WARNING.rank]:
         status = "warning"
-    elif not checks["passed"] and not checks["failed"]:
-        status = "undetermined"
+    elif not checks["passed"]:
+        status = "undetermined"  # a note alone (no RDMA device) examined nothing
     return PreflightVerdict(
         status=status,
         critical=severities[Severity.CRITICAL.rank],

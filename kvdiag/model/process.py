@@ -1,13 +1,14 @@
 """One process as /proc shows it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kvdiag.model.missing import Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Seconds, bytes and counts; `memlock_limit_bytes` is the soft limit, infinity where there is none.
+    """Seconds, bytes and counts; `memlock_limit_bytes` is the soft limit.
 
     `start_ticks` (clock ticks after boot) with `pid` names a process for good: a pid is reused, the pair is not.
     `cpu_s` is its own time, `reaped_cpu_s` that of the children it has waited for.
@@ -25,4 +26,4 @@ class Process:
     pinned_bytes: int | Missing
     locked_bytes: int | Missing
     open_fds: int | Missing
-    memlock_limit_bytes: float | Missing
+    memlock_limit_bytes: int | Literal["unlimited"] | Missing

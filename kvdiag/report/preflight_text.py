@@ -33,7 +33,7 @@ def _headline(verdict: PreflightVerdict) -> str:
     if verdict.explained:
         found += f" ({_count(verdict.explained, 'more finding follows', 'more findings follow')} from these)"
     if verdict.status == "undetermined":
-        found = "nothing could be examined"
+        found = "nothing could be examined" + (f" ({found})" if verdict.info else "")
     rest = f"{verdict.passed} passed; {verdict.not_observable} not observable here"
     return f"{found}; {rest}" + (f"; {verdict.not_applicable} not applicable" if verdict.not_applicable else "")
 

@@ -1,7 +1,7 @@
 """A process from /proc/PID: CPU time, memory, pinned memory and its limit, file descriptors, threads."""
 
-import math
 import os
+from typing import Literal
 
 from kvdiag.model.missing import Missing
 from kvdiag.model.process import Process
@@ -100,14 +100,14 @@ def _boot_s(tree: Tree) -> float | Missing:
     return Missing("/proc/stat has no btime")
 
 
-def _memlock_limit(tree: Tree, path: str) -> float | Missing:
+def _memlock_limit(tree: Tree, path: str) -> int | Literal["unlimited"] | Missing:
     text = tree.read(path)
     if isinstance(text, Missing):
         return text
     for line in text.splitlines():
         if line.startswith("Max locked memory"):
             soft = line.removeprefix("Max locked memory").split()[0]
-            return math.inf if soft == "unlimited" else float(soft)
+            return "unlimited" if soft == "unlimited" else int(soft)
     return Missing(f"{path} has no line 'Max locked memory'")
 
 

@@ -1,11 +1,13 @@
-import math
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from kvdiag.model.missing import Missing
+from kvdiag.model.process import Process
 from kvdiag.sources.base import Context
 from kvdiag.sources.process import SOURCE, descendants, read_process
 from kvdiag.sources.tree import Tree
@@ -18,7 +20,7 @@ def test_this_process_is_seen_as_it_is() -> None:
     assert not isinstance(found, Missing)
     assert found.parent_pid == os.getppid()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    assert found.memlock_limit_bytes == (math.inf if soft == resource.RLIM_INFINITY else soft)
+    assert found.memlock_limit_bytes == ("unlimited" if soft == resource.RLIM_INFINITY else soft)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     assert abs(found.cpu_s - usage.ru_utime - usage.ru_stime) < 1
     assert not isinstance(found.rss_bytes, Missing)
@@ -41,7 +43,8 @@ def test_a_name_with_brackets_and_spaces_is_read(tmp_path: Path) -> None:
     assert (found.name, found.parent_pid, found.threads, found.start_ticks) == ("a) S (b", 3, 4, 9000)
     assert (found.cpu_s, found.reaped_cpu_s, found.start_s) == (3.0, 0.5, 1700000090.0)
     assert (found.locked_bytes, found.pinned_bytes, found.rss_bytes) == (8192, 16384, 4096)
-    assert found.memlock_limit_bytes == math.inf
+    assert found.memlock_limit_bytes == "unlimited"
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Process) == found
     assert isinstance(found.open_fds, Missing)
 
 

@@ -1,5 +1,6 @@
 """Engine processes with all their children: alive, CPU time, memory, pinned memory and its limit, files, threads."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from kvdiag.model.missing import Missing
@@ -70,8 +71,9 @@ class EngineProcessCollector:
         yield CPU.sample(sum(one.cpu_s + one.reaped_cpu_s for one in processes), *engine.labels)
         if not isinstance(main.start_s, Missing):
             yield START.sample(main.start_s, *engine.labels)
-        if not isinstance(main.memlock_limit_bytes, Missing):
-            yield LIMIT.sample(main.memlock_limit_bytes, *engine.labels)
+        limit = main.memlock_limit_bytes
+        if not isinstance(limit, Missing):
+            yield LIMIT.sample(math.inf if limit == "unlimited" else limit, *engine.labels)
         for metric, name in (
             (RESIDENT, "rss_bytes"),
             (PINNED, "pinned_bytes"),
