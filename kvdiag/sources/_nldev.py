@@ -27,6 +27,7 @@ _BUFFER_BYTES = 1 << 16
 class Command(IntEnum):
     GET = 1
     PORT_GET = 5
+    SYS_GET = 6
     RES_GET = 9
     RES_QP_GET = 10
     RES_CM_ID_GET = 11
@@ -61,6 +62,7 @@ class Attribute(IntEnum):
     RES_PDN = 60
     RES_MRN = 62
     RES_CTXN = 64
+    SYS_ATTR_NETNS_MODE = 66
     STAT_HWCOUNTERS = 80
     STAT_HWCOUNTER_ENTRY = 81
     STAT_HWCOUNTER_ENTRY_NAME = 82

@@ -93,6 +93,7 @@ def test_attribute_numbers_are_those_of_the_kernels_header() -> None:
     names = [line.split(",")[0].split("=")[0].strip() for line in body.splitlines() if "RDMA_NLDEV_" in line]
     names = [name for name in names if name.startswith("RDMA_NLDEV_") and name != "RDMA_NLDEV_ATTR_PAD"]
     numbers = {name: position for position, name in enumerate(names)}
-    assert {one.name: numbers[f"RDMA_NLDEV_ATTR_{one.name}"] for one in Attribute} == {
+    prefixes = {one: "RDMA_NLDEV_" if one.name.startswith("SYS_ATTR") else "RDMA_NLDEV_ATTR_" for one in Attribute}
+    assert {one.name: numbers[prefix + one.name] for one, prefix in prefixes.items()} == {
         one.name: one.value for one in Attribute
     }
