@@ -28,6 +28,9 @@ def preflight(
         list[str] | None, typer.Option(metavar="HOST:PORT", help="Compare with the host of this running kvdiag agent.")
     ] = None,
     peer_root: Annotated[list[Path] | None, typer.Option(help="Compare with the host of this copied tree.")] = None,
+    log: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Look for known errors in this engine log too.")
+    ] = None,
     check: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="Run only this check; may be repeated.")
     ] = None,
@@ -63,7 +66,13 @@ def preflight(
     for flag, folder in (("--root", root), *(("--peer-root", folder) for folder in peer_root or ())):
         if folder is not None and not (folder / "sys").is_dir():
             raise UsageError(f"{flag} {folder}: not a host's tree, it has no folder sys; give the folder that holds it")
-    context = Context(pid=pid) if root is None else Context(root=root, live=False, pid=pid)
+    for file in log or ():
+        if not file.is_file():
+            raise UsageError(
+                f"--log {file}: no such file; give an engine's log, such as the redirected output of its start"
+            )
+    logs = tuple(log or ())
+    context = Context(pid=pid, logs=logs) if root is None else Context(root=root, live=False, pid=pid, logs=logs)
     local = collect(context)
     serving = local.part(ServingProcesses)
     if pid is not None and isinstance(serving, Missing):

@@ -36,7 +36,8 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Where a source reads from: roots, clock, the serving process of interest, and further endpoints by name.
+    """Where a source reads from: roots, clock, the serving process of interest, further endpoints by name, and engine
+    logs (on this machine, whatever the root).
 
     `live` is False for a fixture or a copied tree: then sources that ask the kernel or start a program read
     `<root>/commands/<name>` instead, or are Missing.
@@ -48,6 +49,7 @@ class Context:
     pid: int | None = None
     environ: Mapping[str, str] | None = None
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    logs: tuple[Path, ...] = ()
 
     @property
     def sysfs(self) -> Path:
