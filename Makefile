@@ -8,7 +8,9 @@ TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus
 
 .PHONY: demo test test-fast lint lab-shell bench format schemas clean
 
+# Two network namespaces need root and `ip`; without them the demo runs over loopback and says so.
 demo: $(VENV)/.demo
+	[ "$$(id -u)" -ne 0 ] || ./tools/apt-install iproute2 util-linux
 	$(BIN)/kvdiag demo --fault random
 
 test: $(VENV)/.dev lint
@@ -24,6 +26,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvdiag.schemas --check
+	$(BIN)/python -m kvdiag_exporters.metrics_page --check docs/metrics.md
 
 lab-shell: $(VENV)/.dev
 	./tools/apt-install $(TEST_PACKAGES)
