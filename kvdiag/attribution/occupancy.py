@@ -4,9 +4,11 @@ Two stages wait for a server that may serve one request at a time: queue_s for t
 node's transfer slot.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdiag.attribution.frame import Floats, Frame, Role
 
@@ -15,6 +17,8 @@ BEST_FIT = 0.25
 LEAST_SAMPLING = 0.999
 IDLE_QUANTILE = 0.1
 """Even a free server is reached after a message or two: the tenth percentile of the waits is that overhead."""
+LEAST_GAPS = 10
+"""A turnaround is estimated from at least this many requests that found the server busy."""
 WAITS: dict[str, tuple[Role, ...]] = {"pull_wait_s": ("decode", "prefill"), "queue_s": ("prefill",)}
 """Which stages wait, and on which side their server may be; the later stage first, for waits cascade backwards."""
 
@@ -52,7 +56,8 @@ def _best(frame: Frame, waiting: str, sides: tuple[Role, ...]) -> Occupancy | No
     best = None
     for side in sides:
         for until in names[names.index(waiting) + 1 :]:
-            waits = _waits(frame, waiting, side, held_seconds(frame, waiting, until))
+            held = held_seconds(frame, waiting, until)
+            waits = _waits(frame, waiting, side, held + _turnaround(frame, waiting, side, held))
             misfit = float(np.abs(waits + idle - recorded).mean() / recorded.mean())
             if best is None or misfit < best.misfit:
                 best = Occupancy(waiting, side, until, misfit)
@@ -75,21 +80,52 @@ def pushed_wait(frame: Frame, occupancy: Occupancy, removed: Floats) -> Floats:
     """Return the seconds that would not have been waited, had service been shorter by `removed` (>= 0)."""
     service = held_seconds(frame, occupancy.waiting, occupancy.until)
     shorter = np.maximum(service - np.maximum(removed, 0.0), 0.0)
-    waits, relieved = (_waits(frame, occupancy.waiting, occupancy.side, one) for one in (service, shorter))
+    between = _turnaround(frame, occupancy.waiting, occupancy.side, service)
+    waits, relieved = (_waits(frame, occupancy.waiting, occupancy.side, one + between) for one in (service, shorter))
     pushed: Floats = np.where(frame.incident, np.maximum(waits - relieved, 0.0), 0.0)
     return pushed
 
 
 def _waits(frame: Frame, waiting: str, side: Role, service: Floats) -> Floats:
     """Solve the recursion per node: W(n) = X(n) - min(0, X(1), ..., X(n)) with X the sums of S - A."""
-    before = frame.stages.seconds[:, : frame.stages.names.index(waiting)].sum(axis=1)
-    reached = frame.arrival_s + before
-    labels = frame.nodes(side)
+    reached = _reached(frame, waiting)
     waits = np.zeros(frame.rows)
-    for code in np.unique(labels.codes):
-        rows = np.flatnonzero(labels.codes == code)
-        rows = rows[np.argsort(reached[rows], kind="stable")]
+    for rows in _in_turn(frame, side, reached):
         steps = service[rows][:-1] - np.diff(reached[rows])
         walk = np.concatenate([[0.0], np.cumsum(steps)])
         waits[rows] = walk - np.minimum.accumulate(walk)
     return waits
+
+
+def _turnaround(frame: Frame, waiting: str, side: Role, service: Floats) -> Floats:
+    """Return the seconds that a server needs between two requests, by period: the median gap before one that waited.
+
+    It is what no stage records, such as giving back what the transfer held.
+    """
+    recorded = frame.stages.seconds[:, frame.stages.names.index(waiting)]
+    reached = _reached(frame, waiting)
+    begun = reached + recorded
+    gap = np.full(frame.rows, np.nan)
+    for rows in _in_turn(frame, side, reached):
+        ended = (begun + service)[rows[:-1]]
+        # Only where the server was still busy when the next request reached it.
+        gap[rows[1:]] = np.where(ended > reached[rows[1:]], begun[rows[1:]] - ended, np.nan)
+    between = np.zeros(frame.rows)
+    for period in (~frame.incident, frame.incident):
+        gaps = gap[period & np.isfinite(gap)]
+        if len(gaps) >= LEAST_GAPS:
+            between[period] = max(float(np.median(gaps)), 0.0)
+    return between
+
+
+def _reached(frame: Frame, waiting: str) -> Floats:
+    before: Floats = frame.stages.seconds[:, : frame.stages.names.index(waiting)].sum(axis=1)
+    return frame.arrival_s + before
+
+
+def _in_turn(frame: Frame, side: Role, reached: Floats) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each node in the order in which they reached its server."""
+    codes = frame.nodes(side).codes
+    for code in np.unique(codes):
+        rows = np.flatnonzero(codes == code)
+        yield rows[np.argsort(reached[rows], kind="stable")]

@@ -9,7 +9,8 @@ from kvdiag.attribution.causes.base import Load
 from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
-from kvdiag.attribution.ledger import QUEUE, Ledger
+from kvdiag.attribution.ledger import Ledger
+from kvdiag.attribution.occupancy import WAITS
 from kvdiag.attribution.split import Split
 from kvdiag.model.diagnosis import Verdict
 from kvdiag.model.missing import Missing
@@ -136,8 +137,8 @@ def _order(columns: Columns, score: Floats, passes: tuple[bool, ...]) -> tuple[i
 
 
 def _explained(columns: Columns, point: Ledger) -> float:
-    """Return which share of the excess outside the queue named causes explain (positive parts)."""
-    outside = [s for s, name in enumerate(columns.stages) if name != QUEUE]
+    """Return which share of the excess causes explain (positive parts), leaving aside the waits, which are symptoms."""
+    outside = [s for s, name in enumerate(columns.stages) if name not in WAITS]
     by_cause = np.maximum(point.by_stage[0, outside].sum(axis=0), 0.0)
     whole = float(by_cause.sum())
     return 1.0 if whole <= 0 else float(by_cause[:-1].sum() / whole)

@@ -37,6 +37,7 @@ class World:
     neighbour: float = 1.0
     serial: bool = True
     slot: bool = False
+    turnaround_s: float = 0.0
     registered_bytes: bool = False
     counters: bool = True
 
@@ -80,7 +81,7 @@ def simulate(world: World) -> Bundle:
         queue = _waits(arrival, held)
     elif world.slot:
         queue = _waits(arrival, prefill)
-        pull = 5e-4 + _waits(arrival + queue + prefill, register + post + wire)
+        pull = 5e-4 + _waits(arrival + queue + prefill, register + post + wire + world.turnaround_s)
     numbers = {
         "arrival_s": START_S + arrival,
         "ttft_s": queue + pull + held,

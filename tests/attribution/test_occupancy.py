@@ -55,3 +55,11 @@ def test_the_queue_of_a_longer_service_is_what_shorter_service_would_not_have_wa
     assert np.allclose(everything[frame.incident], queue[frame.incident], atol=1e-6)
     assert 0 < some.sum() < everything.sum()
     assert some[~frame.incident].max() == 0
+
+
+def test_a_slot_that_is_given_back_late_is_still_recognised() -> None:
+    bundle = simulate(World(seed=1, requests=300, serial=False, slot=True, turnaround_s=0.006, fault="registration"))
+    frame = build_frame(bundle, stage_matrix(bundle.requests), START_S + 30)
+    found = {one.waiting: one for one in find_occupancies(frame)}
+    assert found["pull_wait_s"].until == "wire_s"
+    assert found["pull_wait_s"].misfit < 0.1

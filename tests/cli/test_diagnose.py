@@ -60,6 +60,7 @@ def test_recorded_clusters(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
+        ("registration-on-path", "registration.on_path"),
         ("link-degraded", "fabric.link_degraded"),
         ("link-degraded-busy", "fabric.link_degraded"),
         ("layout-fragmented-busy", "layout.fragmented"),
@@ -71,6 +72,11 @@ def test_recorded_transfers(name: str, cause: str, capsys: pytest.CaptureFixture
     assert document["data"]["split"].startswith("found by CUSUM")
     excess = document["incident"]["mean_s"] - document["baseline"]["mean_s"]
     assert document["causes"][0]["excess_mean_s"] > 0.6 * excess
+
+
+def test_recorded_transfers_without_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = as_json(capsys, str(TRANSFERS / "no-fault"))
+    assert (code, document["verdict"]["status"], document["baseline"]) == (0, "no_change", None)
 
 
 @pytest.mark.parametrize(

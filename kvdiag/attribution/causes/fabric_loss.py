@@ -53,7 +53,7 @@ def dose(frame: Frame) -> Dose | Missing:
 
 CAUSE = Cause(
     id="fabric.loss",
-    stages=("pull_wait_s", "wire_s"),
+    stages=("wire_s",),
     dose=dose,
     action="find where packets are dropped: symbol and FEC errors at the nodes named, switch port discards, PFC or "
     "buffer settings of a lossless class; replace the cable or optic where symbol errors rise with it",
