@@ -1,13 +1,15 @@
 """The transports that UCX offers, from `ucx_info -d`."""
 
 import re
+from dataclasses import replace
 
 from kvdiag.model.missing import Missing
-from kvdiag.model.ucx import UcxTransport, UcxTransports
+from kvdiag.model.ucx import UcxDomain, UcxTransport, UcxTransports
 from kvdiag.sources._command import output
 from kvdiag.sources.base import Context
 
 _LINE = re.compile(r"^#\s+(Transport|Device): (\S+)|^#\s+< (failed to open interface) >", re.MULTILINE)
+_DOMAIN = re.compile(r"^#\s+(Memory domain|Component|register|memory types): (.+)$", re.MULTILINE)
 
 
 class UcxInfoSource:
@@ -22,7 +24,7 @@ class UcxInfoSource:
         transports = parse(said.text)
         if not transports:
             return Missing(f"{said.origin} lists no transport")
-        return UcxTransports(transports=transports, origin=said.origin)
+        return UcxTransports(transports=transports, origin=said.origin, domains=parse_domains(said.text))
 
 
 def parse(text: str) -> tuple[UcxTransport, ...]:
@@ -36,6 +38,23 @@ def parse(text: str) -> tuple[UcxTransport, ...]:
             found.append(UcxTransport(name=name, device=value, usable=True))
         elif failed and found:
             found[-1] = UcxTransport(name=found[-1].name, device=found[-1].device, usable=False)
+    return tuple(found)
+
+
+def parse_domains(text: str) -> tuple[UcxDomain, ...]:
+    """Return the memory domains of `ucx_info -d` in the order listed."""
+    found: list[UcxDomain] = []
+    for key, value in _DOMAIN.findall(text):
+        if key == "Memory domain":
+            found.append(UcxDomain(name=value.strip(), component="", memory_types=(), dmabuf=False))
+        elif not found:
+            continue
+        elif key == "Component":
+            found[-1] = replace(found[-1], component=value.strip())
+        elif key == "register":
+            found[-1] = replace(found[-1], dmabuf="dmabuf" in value)
+        else:
+            found[-1] = replace(found[-1], memory_types=tuple(re.findall(r"([\w-]+) \(", value)))
     return tuple(found)
 
 

@@ -49,7 +49,7 @@ def test_a_pulled_cable_is_found_and_so_is_its_return(lab_pair: Wire) -> None:
 def test_an_index_of_an_empty_slot_is_found_with_the_right_one(lab_pair: Wire) -> None:
     document = preflight(lab_pair.a, code=2, UCX_IB_GID_INDEX="200")
     (finding,) = document["findings"]
-    assert finding["code"] == "GID001"
+    assert finding["code"] == "GID002"
     assert finding["action"] == f"export UCX_IB_GID_INDEX={lab_pair.a.gid_index()}"
     assert preflight(lab_pair.a, UCX_IB_GID_INDEX=str(lab_pair.a.gid_index()))["findings"] == []
 
