@@ -14,11 +14,16 @@ from kvdiag.attribution.frame import Floats, Frame, Role
 
 BEST_FIT = 0.25
 """The recursion must reproduce the recorded waits within a quarter of their mean, or the server is not such a queue."""
+LEAST_DETERMINED = 0.7
+"""... or explain seven tenths of their variance: where waits are short, the scheduler's noise is most of their mean.
+Servers that serve several requests at once miss both by far (the recursion predicts many times the recorded waits)."""
 LEAST_SAMPLING = 0.999
 IDLE_QUANTILE = 0.1
 """Even a free server is reached after a message or two: the tenth percentile of the waits is that overhead."""
 LEAST_GAPS = 10
 """A turnaround is estimated from at least this many requests that found the server busy."""
+EARLIEST = 0.25
+"""A server that is free earlier than that is not held through the stage at all."""
 WAITS: dict[str, tuple[Role, ...]] = {"pull_wait_s": ("decode", "prefill"), "queue_s": ("prefill",)}
 """Which stages wait, and on which side their server may be; the later stage first, for waits cascade backwards."""
 
@@ -27,13 +32,20 @@ WAITS: dict[str, tuple[Role, ...]] = {"pull_wait_s": ("decode", "prefill"), "que
 class Occupancy:
     """The server behind the stage `waiting`, one per node of `side`, is held through the stage `until`.
 
-    `misfit` is the mean absolute error of the recursion over the mean wait.
+    `misfit` is the mean absolute error of the recursion over the mean wait, `determined` its coefficient of
+    determination (1 - squared error / variance of the waits).
     """
 
     waiting: str
     side: Role
     until: str
     misfit: float
+    determined: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the waits follow from the service closely enough to be recomputed."""
+        return self.misfit <= BEST_FIT or self.determined >= LEAST_DETERMINED
 
 
 def find_occupancies(frame: Frame) -> tuple[Occupancy, ...]:
@@ -44,7 +56,7 @@ def find_occupancies(frame: Frame) -> tuple[Occupancy, ...]:
     if frame.sampling < LEAST_SAMPLING:
         return ()
     found = (_best(frame, waiting, sides) for waiting, sides in WAITS.items())
-    return tuple(one for one in found if one is not None and one.misfit <= BEST_FIT)
+    return tuple(one for one in found if one is not None and one.fits)
 
 
 def _best(frame: Frame, waiting: str, sides: tuple[Role, ...]) -> Occupancy | None:
@@ -57,10 +69,11 @@ def _best(frame: Frame, waiting: str, sides: tuple[Role, ...]) -> Occupancy | No
     for side in sides:
         for until in names[names.index(waiting) + 1 :]:
             held = held_seconds(frame, waiting, until)
-            waits = _waits(frame, waiting, side, held + _turnaround(frame, waiting, side, held))
-            misfit = float(np.abs(waits + idle - recorded).mean() / recorded.mean())
-            if best is None or misfit < best.misfit:
-                best = Occupancy(waiting, side, until, misfit)
+            error = _waits(frame, waiting, side, _occupied(frame, waiting, side, held)) + idle - recorded
+            misfit = float(np.abs(error).mean() / recorded.mean())
+            determined = 1 - float(np.mean(error**2)) / max(float(recorded.var()), 1e-18)
+            if best is None or determined > best.determined:
+                best = Occupancy(waiting, side, until, misfit, determined)
     return best
 
 
@@ -81,7 +94,9 @@ def pushed_wait(frame: Frame, occupancy: Occupancy, removed: Floats) -> Floats:
     service = held_seconds(frame, occupancy.waiting, occupancy.until)
     shorter = np.maximum(service - np.maximum(removed, 0.0), 0.0)
     between = _turnaround(frame, occupancy.waiting, occupancy.side, service)
-    waits, relieved = (_waits(frame, occupancy.waiting, occupancy.side, one + between) for one in (service, shorter))
+    waits, relieved = (
+        _waits(frame, occupancy.waiting, occupancy.side, np.maximum(one + between, 0.0)) for one in (service, shorter)
+    )
     pushed: Floats = np.where(frame.incident, np.maximum(waits - relieved, 0.0), 0.0)
     return pushed
 
@@ -97,10 +112,17 @@ def _waits(frame: Frame, waiting: str, side: Role, service: Floats) -> Floats:
     return waits
 
 
+def _occupied(frame: Frame, waiting: str, side: Role, service: Floats) -> Floats:
+    """Return the seconds for which each request keeps the server from the next one."""
+    occupied: Floats = np.maximum(service + _turnaround(frame, waiting, side, service), 0.0)
+    return occupied
+
+
 def _turnaround(frame: Frame, waiting: str, side: Role, service: Floats) -> Floats:
     """Return the seconds that a server needs between two requests, by period: the median gap before one that waited.
 
-    It is what no stage records, such as giving back what the transfer held.
+    It is what no stage records, such as giving back what the transfer held; negative where the server is free before
+    the stage is seen to end (the other side's notification travels), down to minus EARLIEST of the mean service.
     """
     recorded = frame.stages.seconds[:, frame.stages.names.index(waiting)]
     reached = _reached(frame, waiting)
@@ -114,7 +136,7 @@ def _turnaround(frame: Frame, waiting: str, side: Role, service: Floats) -> Floa
     for period in (~frame.incident, frame.incident):
         gaps = gap[period & np.isfinite(gap)]
         if len(gaps) >= LEAST_GAPS:
-            between[period] = max(float(np.median(gaps)), 0.0)
+            between[period] = max(float(np.median(gaps)), -EARLIEST * float(service[period].mean()))
     return between
 
 

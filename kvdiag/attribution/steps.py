@@ -97,7 +97,8 @@ def _waits(occupancies: tuple[Occupancy, ...], columns: Columns) -> Step:
         pushed = [columns.mechanisms[i].cause.id for stage, i in columns.push_of if stage == one.waiting]
         lines.append(
             f"{one.waiting} follows Lindley's recursion with one server per {one.side} node, held through {one.until} "
-            f"(misfit {one.misfit:.1%}); recomputed without the seconds of {', '.join(pushed) or 'no mechanism'}, "
+            f"(misfit {one.misfit:.1%}, {one.determined:.0%} of their variance); recomputed without the seconds of "
+            f"{', '.join(pushed) or 'no mechanism'}, "
             "the difference is theirs"
         )
     if not lines:

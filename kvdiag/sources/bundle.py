@@ -30,6 +30,14 @@ COUNTERS = frozenset(
         "engine.prefill_tokens",
         "engine.arrivals",
         "nixl.registered_bytes",
+        "nixl.deregistered_bytes",
+        "nixl.post_time_us",
+        "nixl.reads",
+        "nixl.rx_bytes",
+        "nixl.transfers",
+        "nixl.tx_bytes",
+        "nixl.writes",
+        "nixl.xfer_time_us",
     }
 )
 GAUGES = frozenset(
@@ -45,6 +53,9 @@ GAUGES = frozenset(
     }
 )
 """The metric names of the trace bundle format, by their kind where meta.json does not say; others are noted."""
+
+MOST_NAMES = 5
+"""Of unknown metrics that a note lists."""
 
 
 class _Node(msgspec.Struct):
@@ -100,9 +111,10 @@ def read_bundle(path: Path | str) -> Bundle:
     found = {one.metric for one in series}
     for name in sorted(found - metrics.keys()):
         metrics[name] = MetricInfo(kind="gauge" if name in GAUGES else "counter", unit="")
-    unknown = found - COUNTERS - GAUGES
+    unknown = sorted(found - COUNTERS - GAUGES)
     if unknown:
-        notes.append(f"counters: metric(s) {', '.join(sorted(unknown))} are not known and were not used")
+        some = ", ".join(unknown[:MOST_NAMES]) + (", ..." if len(unknown) > MOST_NAMES else "")
+        notes.append(f"counters: {len(unknown)} metric(s) of other names were not used: {some}")
     return Bundle(
         origin=str(folder),
         requests=requests,

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvdiag.attribution import diagnose
 from kvdiag.attribution.frame import Frame, build_frame
 from kvdiag.attribution.occupancy import find_occupancies, held_seconds, pushed_wait
 from kvdiag.derive.stages import stage_matrix
@@ -63,3 +64,27 @@ def test_a_slot_that_is_given_back_late_is_still_recognised() -> None:
     found = {one.waiting: one for one in find_occupancies(frame)}
     assert found["pull_wait_s"].until == "wire_s"
     assert found["pull_wait_s"].misfit < 0.1
+
+
+def test_a_slot_that_is_free_before_its_end_is_seen_is_still_recognised() -> None:
+    bundle = simulate(World(seed=2, requests=300, serial=False, slot=True, turnaround_s=-0.002, fault="registration"))
+    frame = build_frame(bundle, stage_matrix(bundle.requests), START_S + 30)
+    found = {one.waiting: one for one in find_occupancies(frame)}
+    assert found["pull_wait_s"].until == "wire_s"
+    assert found["pull_wait_s"].misfit < 0.15
+
+
+def test_a_slot_is_recognised_although_short_waits_are_mostly_the_schedulers_noise() -> None:
+    bundle = simulate(World(seed=1, requests=400, serial=False, slot=True, fault="layout"))
+    numbers = dict(bundle.requests.numbers)
+    noise = np.random.default_rng(0).exponential(0.4 * numbers["pull_wait_s"].mean(), len(bundle.requests))
+    for name in ("pull_wait_s", "ttft_s"):
+        numbers[name] = numbers[name] + noise
+    noisy = replace(bundle, requests=replace(bundle.requests, numbers=numbers))
+    frame = build_frame(noisy, stage_matrix(noisy.requests), START_S + 30)
+    found = {one.waiting: one for one in find_occupancies(frame)}
+    assert found["pull_wait_s"].misfit > 0.25
+    assert found["pull_wait_s"].determined > 0.7
+    layout = diagnose(noisy).causes[0]
+    assert layout.id == "layout.fragmented"
+    assert "pull_wait_s" in layout.evidence[0].value
