@@ -3,6 +3,7 @@ r"""Host trees for tests, written as text.
 Each line is one entry, its path as on that host without the leading slash:
 
     path = text        a file (a newline is added; `\n` and `\0` in it are a newline and a NUL)
+    path << NAME       a copy of tests/fixtures/logs/NAME
     path -> target     a symbolic link, which may dangle
     path/              an empty folder (also: a file that cannot be read as one, as the kernel's EINVAL)
     - path             remove what the base has there (a folder with all it holds)
@@ -12,10 +13,12 @@ Each line is one entry, its path as on that host without the leading slash:
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 HOSTS = Path(__file__).parent / "fixtures" / "hosts"
+LOGS = Path(__file__).parent / "fixtures" / "logs"
 
 
 def write_tree(text: str, root: Path) -> Path:
@@ -39,6 +42,8 @@ def _write_entry(entry: str, root: Path) -> None:
         shutil.copytree(HOSTS / entry.removeprefix("base ").strip(), root, symlinks=True, dirs_exist_ok=True)
     elif entry.startswith("- "):
         _remove(root / entry.removeprefix("- ").strip())
+    elif copied := re.fullmatch(r"(\S+) << (\S+)", entry):
+        shutil.copyfile(LOGS / copied[2], _make_room(root, copied[1]))
     elif " -> " in entry:
         path, _, target = entry.partition(" -> ")
         place = _make_room(root, path)

@@ -225,6 +225,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("peer_declared_dead", b"it might be dead", _by(r"Failed to get kvcache from prefill instance")),
     Detector("no_rdma_device", b"No RDMA devices found", _by("No RDMA devices found")),
     Detector("no_rdma_device", b"Found 0 HCAs", _by("Topology discovery complete. Found 0 HCAs")),
+    Detector("cards_found", b"Topology discovery complete", _by(r"Found (?P<number>[1-9]\d*) HCAs")),
     Detector("tcp_installed", b"TcpTransport: listen", _by("TcpTransport: listen on port")),
     Detector("protocol", b"for protocol: ", _by(r"for protocol: (?P<protocol>\w+)")),
     Detector(

@@ -172,7 +172,8 @@ def _excerpt(line: str, detector: Detector) -> str:
     head = line[max(0, at - 60) : at]
     if at > 60:
         head = head.partition(" ")[2]
-    return " ".join((head + line[at:]).split())[:_TEXT]
+    text = " ".join((head + line[at:]).split())
+    return text if len(text) <= _TEXT else f"{text[: _TEXT // 2]} … {text[-_TEXT // 2 :]}"
 
 
 SOURCE = EngineLogsSource()
