@@ -6,18 +6,22 @@ from typing import Literal
 
 from kvdiag.checks.base import Failed, Judged, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.checks.first_cause import Group, group
+from kvdiag.checks.waivers import Waived
 from kvdiag.model.finding import Finding, Severity
 from kvdiag.model.preflight import CheckResult, PreflightFinding, PreflightVerdict
 
 
 def summarise(
-    judged: Sequence[Judged],
+    judged: Sequence[Judged], waived: Sequence[Waived] = ()
 ) -> tuple[PreflightVerdict, tuple[PreflightFinding, ...], tuple[CheckResult, ...]]:
-    """Return the verdict, the findings in the order they are shown, and one result per check."""
+    """Return the verdict, the findings in the order they are shown, and one result per check.
+
+    `waived` findings are no longer among those of `judged`, and are only counted.
+    """
     groups = group(judged)
     titles = {item.check.code: item.check.title for item in judged}
     findings = [
-        _shown(finding, titles[finding.code], None if finding is item.cause else item.cause.code)
+        shown(finding, titles[finding.code], None if finding is item.cause else item.cause.code)
         for item in groups
         for finding in (item.cause, *item.consequences)
     ]
@@ -26,10 +30,10 @@ def summarise(
         for item in judged
         for status, detail in (_status(item.outcome),)
     )
-    return _verdict(groups, results), tuple(findings), results
+    return _verdict(groups, results, len(waived)), tuple(findings), results
 
 
-def _verdict(groups: Sequence[Group], results: Sequence[CheckResult]) -> PreflightVerdict:
+def _verdict(groups: Sequence[Group], results: Sequence[CheckResult], waived: int) -> PreflightVerdict:
     # A group counts as its gravest member: a mild cause with a critical consequence is critical.
     severities = Counter(item.sort_key[0] for item in groups)
     checks = Counter(result.status for result in results)
@@ -47,15 +51,18 @@ def _verdict(groups: Sequence[Group], results: Sequence[CheckResult]) -> Preflig
         info=severities[Severity.INFO.rank],
         explained=sum(len(item.consequences) for item in groups),
         passed=checks["passed"],
+        waived=waived,
         not_applicable=checks["not_applicable"],
         not_observable=checks["not_observable"],
     )
 
 
-def _status(outcome: Outcome) -> tuple[Literal["passed", "failed", "not_applicable", "not_observable"], str]:
+def _status(outcome: Outcome) -> tuple[Literal["passed", "failed", "waived", "not_applicable", "not_observable"], str]:
     match outcome:
         case Passed(examined):
             return "passed", examined
+        case Failed(()):
+            return "waived", "every finding is waived"
         case Failed(findings):
             return "failed", f"{len(findings)} finding(s)"
         case NotApplicable(reason):
@@ -64,7 +71,8 @@ def _status(outcome: Outcome) -> tuple[Literal["passed", "failed", "not_applicab
             return "not_observable", reason
 
 
-def _shown(finding: Finding, title: str, explained_by: str | None) -> PreflightFinding:
+def shown(finding: Finding, title: str, explained_by: str | None) -> PreflightFinding:
+    """Return the finding as documents hold it."""
     return PreflightFinding(
         code=finding.code,
         title=title,

@@ -1,15 +1,30 @@
 """`kvdiag preflight`: everything that can be known before traffic flows."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdiag.cli._output import Format, FormatOption, require, stdout
+from kvdiag.cli._output import require, stdout
 
 if TYPE_CHECKING:
     from kvdiag.checks.base import Check
+    from kvdiag.model.preflight import PreflightDocument
     from kvdiag.model.snapshot import Snapshot
+    from kvdiag.sources.preflight_config import PreflightConfig
+
+
+class PreflightFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    JUNIT = "junit"
+    PROMETHEUS = "prometheus"
+
+
+class FailOn(StrEnum):
+    WARNING = "warning"
+    CRITICAL = "critical"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,18 +36,37 @@ def preflight(
         Path | None,
         typer.Option(help="Judge a copied tree (its sys, proc, etc and commands folders) instead of this host."),
     ] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Judge what kvdiag snapshot saved instead of this host.")
+    ] = None,
     pid: Annotated[
         int | None, typer.Option(help="The serving process; found by its command line where not given.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Look for known errors in this engine log too.")
     ] = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="HOST:PORT", help="Compare with the host of this running kvdiag agent.")
     ] = None,
     peer_root: Annotated[list[Path] | None, typer.Option(help="Compare with the host of this copied tree.")] = None,
-    log: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Look for known errors in this engine log too.")
+    peer_snapshot: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Compare with the host of this saved snapshot.")
     ] = None,
-    check: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="Run only this check; may be repeated.")
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", "--check", metavar="CODE|FAMILY", help="Run only these checks: GID001, or GID,MTU."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="CODE|FAMILY", help="Leave these checks out; may be repeated.")
+    ] = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="With critical, warnings alone leave the exit code at 0 (default: warning).")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", envvar="KVDIAG_PREFLIGHT_CONFIG", help="TOML file with select, ignore, fail_on and waivers."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the peers' token (default: the variable KVDIAG_TOKEN).")
@@ -43,45 +77,61 @@ def preflight(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of --tls-cert.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show passed and inapplicable checks too.")] = False,
-    output: FormatOption = Format.TEXT,
+    output: Annotated[
+        PreflightFormat,
+        typer.Option("--format", "-f", help="text, json, junit for CI, or prometheus for the textfile collector."),
+    ] = PreflightFormat.TEXT,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, whole or not at all.")
+    ] = None,
 ) -> int:
     """Check this host, its serving process and its peers for what breaks KV transfers, before traffic flows.
 
     Nothing is changed and no traffic is made. Exit codes: 0 nothing found, 1 warnings, 2 critical findings, 3 nothing
     could be examined.
 
-    Example: kvdiag preflight --peer decode-1:4791
+    Example: kvdiag preflight --peer decode-1:18580 --ignore CNT --fail-on critical
     """
-    from kvdiag.checks import base as checks
-    from kvdiag.checks.verdict import summarise
-    from kvdiag.errors import UsageError
-    from kvdiag.model.missing import Missing
-    from kvdiag.model.preflight import MissingPart, PreflightDocument
-    from kvdiag.model.serving import ServingProcesses
-    from kvdiag.report.json import encode, head
-    from kvdiag.report.preflight_text import render
-    from kvdiag.sources.base import Context, collect
+    from kvdiag.cli._files import write_whole
+    from kvdiag.cli._hosts import read_host, read_peers
+    from kvdiag.sources import preflight_config
 
-    chosen = _chosen(check)
-    for flag, folder in (("--root", root), *(("--peer-root", folder) for folder in peer_root or ())):
-        if folder is not None and not (folder / "sys").is_dir():
-            raise UsageError(f"{flag} {folder}: not a host's tree, it has no folder sys; give the folder that holds it")
-    for file in log or ():
-        if not file.is_file():
-            raise UsageError(
-                f"--log {file}: no such file; give an engine's log, such as the redirected output of its start"
-            )
-    logs = tuple(log or ())
-    context = Context(pid=pid, logs=logs) if root is None else Context(root=root, live=False, pid=pid, logs=logs)
-    local = collect(context)
-    serving = local.part(ServingProcesses)
-    if pid is not None and isinstance(serving, Missing):
-        raise UsageError(f"--pid {pid}: {serving.missing}")
-    peers = [collect(Context(root=folder, live=False)) for folder in peer_root or ()]
+    settings = preflight_config.PreflightConfig() if config is None else preflight_config.read(config)
+    chosen = _chosen(select or list(settings.select), ignore or list(settings.ignore))
+    local = read_host(root, snapshot, pid, tuple(log or ()))
+    peers = read_peers(peer_root or [], peer_snapshot or [])
     if peer:
         peers += _fetch(peer, token_file, tls_cert, tls_key, tls_ca)
-    verdict, findings, results = summarise(checks.run(checks.Hosts(local=local, peers=tuple(peers)), chosen))
-    document = PreflightDocument(
+    threshold = fail_on.value if fail_on else settings.fail_on or "warning"
+    document = _judge(local, peers, chosen, settings, threshold)
+    if out is not None:
+        write_whole(out, _rendered(document, output, verbose), "--out")
+    elif output is PreflightFormat.TEXT:
+        from kvdiag.report.preflight_text import render
+
+        stdout().print(render(document, verbose=verbose), end="")
+    else:
+        typer.echo(_rendered(document, output, verbose), nl=False)
+    return document.exit_code
+
+
+def _judge(
+    local: "Snapshot", peers: "list[Snapshot]", chosen: "tuple[Check, ...]", settings: "PreflightConfig", fail_on: str
+) -> "PreflightDocument":
+    from datetime import UTC, datetime
+
+    from kvdiag.checks import base as checks
+    from kvdiag.checks import waivers
+    from kvdiag.checks.verdict import shown, summarise
+    from kvdiag.model.preflight import MissingPart, PreflightDocument, WaivedFinding
+    from kvdiag.report.json import head
+
+    judged = checks.run(checks.Hosts(local=local, peers=tuple(peers)), chosen)
+    # A replayed snapshot is judged today: its waivers may have expired since it was taken.
+    applied = waivers.apply(judged, settings.waiver, datetime.now(UTC).date())
+    verdict, findings, results = summarise(applied.judged, applied.waived)
+    titles = {item.check.code: item.check.title for item in judged}
+    return PreflightDocument(
         **head("kvdiag.preflight/1", local.host, local.time_s),  # type: ignore[arg-type]
         verdict=verdict,
         peers=tuple(snapshot.host for snapshot in peers),
@@ -92,25 +142,39 @@ def preflight(
             for snapshot in (local, *peers)
             for part, why in snapshot.missing()
         ),
+        waived=tuple(
+            WaivedFinding(
+                finding=shown(item.finding, titles[item.finding.code], None),
+                reason=item.waiver.reason,
+                expires=item.waiver.expires.isoformat(),
+            )
+            for item in applied.waived
+        ),
+        notes=applied.notes,
+        fail_on=fail_on,  # type: ignore[arg-type]
     )
-    if output is Format.JSON:
-        typer.echo(encode(document))
-    else:
-        stdout().print(render(document, verbose=verbose), end="")
-    return document.exit_code
 
 
-def _chosen(codes: list[str] | None) -> "tuple[Check, ...] | None":
+def _rendered(document: "PreflightDocument", output: PreflightFormat, verbose: bool) -> str:
+    from kvdiag.report import preflight_junit, preflight_prometheus, preflight_text
+    from kvdiag.report.json import encode
+
+    match output:
+        case PreflightFormat.JSON:
+            return encode(document) + "\n"
+        case PreflightFormat.JUNIT:
+            return preflight_junit.render(document)
+        case PreflightFormat.PROMETHEUS:
+            return preflight_prometheus.render(document)
+        case PreflightFormat.TEXT:
+            return preflight_text.render(document, verbose=verbose).plain
+
+
+def _chosen(selected: list[str], ignored: list[str]) -> "tuple[Check, ...]":
     from kvdiag.checks.base import discover
-    from kvdiag.errors import UsageError
+    from kvdiag.checks.selection import select
 
-    if not codes:
-        return None
-    known = {item.code: item for item in discover()}
-    for code in codes:
-        if code.upper() not in known:
-            raise UsageError(f"--check {code}: no check has this code; there are {', '.join(known)}")
-    return tuple(known[code] for code in sorted({code.upper() for code in codes}))
+    return select(discover(), selected, ignored)
 
 
 def _fetch(

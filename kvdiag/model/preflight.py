@@ -26,12 +26,23 @@ class PreflightFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """`detail` says what was examined, how many findings there are, or why the check could not judge."""
+    """`detail` says what was examined, how many findings there are, or why the check could not judge; `waived` are
+    checks all of whose findings are.
+    """
 
     code: str
     title: str
-    status: Literal["passed", "failed", "not_applicable", "not_observable"]
+    status: Literal["passed", "failed", "waived", "not_applicable", "not_observable"]
     detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaivedFinding:
+    """A finding that counts for nothing until the day after `expires` (YYYY-MM-DD, UTC), and why."""
+
+    finding: PreflightFinding
+    reason: str
+    expires: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +66,17 @@ class PreflightVerdict:
     info: int
     explained: int
     passed: int
+    waived: int
     not_applicable: int
     not_observable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightDocument(Document):
-    """`findings` gravest first, each cause before what it explains; `checks` by code."""
+    """`findings` gravest first, each cause before what it explains; `checks` by code; `notes` are about waivers.
+
+    Findings below `fail_on` leave the exit code alone.
+    """
 
     schema: Literal["kvdiag.preflight/1"]
     verdict: PreflightVerdict
@@ -69,10 +84,15 @@ class PreflightDocument(Document):
     findings: tuple[PreflightFinding, ...]
     checks: tuple[CheckResult, ...]
     missing: tuple[MissingPart, ...]
+    waived: tuple[WaivedFinding, ...] = ()
+    notes: tuple[str, ...] = ()
+    fail_on: Literal["warning", "critical"] = "warning"
 
     @property
     def exit_code(self) -> ExitCode:
         """Never PASSED where nothing was examined."""
+        if self.verdict.status == "warning" and self.fail_on == "critical":
+            return ExitCode.PASSED
         return {
             "passed": ExitCode.PASSED,
             "warning": ExitCode.WARNING,

@@ -1,11 +1,15 @@
-"""The text form of a preflight: the verdict, the findings gravest first, what could not be seen, what passed."""
+"""The text form of a preflight: the verdict, the findings by severity, what is waived, hidden and passed."""
+
+from collections.abc import Sequence
 
 from rich.text import Text
 
-from kvdiag.model.finding import Severity
+from kvdiag.model.finding import Evidence, Severity
 from kvdiag.model.preflight import CheckResult, PreflightDocument, PreflightFinding, PreflightVerdict
 
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+_WIDEST = 44
+"""Columns of evidence are aligned up to this width; a longer value pushes its own line only."""
 
 
 def render(document: PreflightDocument, *, verbose: bool = False) -> Text:
@@ -14,6 +18,12 @@ def render(document: PreflightDocument, *, verbose: bool = False) -> Text:
     text.append(_headline(document.verdict), "bold").append(f" ({document.host})\n")
     for finding in document.findings:
         _finding(text, finding, named=bool(document.peers))
+    if document.waived:
+        text.append("\nWaived:\n", "bold")
+        for item in document.waived:
+            text.append(f"  {item.finding.code} {item.finding.summary}\n    until {item.expires}: {item.reason}\n")
+    for note in document.notes:
+        text.append("\nNote: ", "bold").append(f"{note}\n")
     _results(text, document, "not_observable", "Not observable here")
     if verbose:
         _results(text, document, "passed", "Passed")
@@ -35,6 +45,8 @@ def _headline(verdict: PreflightVerdict) -> str:
     if verdict.status == "undetermined":
         found = "nothing could be examined" + (f" ({found})" if verdict.info else "")
     rest = f"{verdict.passed} passed; {verdict.not_observable} not observable here"
+    if verdict.waived:
+        rest += f"; {verdict.waived} waived"
     return f"{found}; {rest}" + (f"; {verdict.not_applicable} not applicable" if verdict.not_applicable else "")
 
 
@@ -49,11 +61,20 @@ def _finding(text: Text, finding: PreflightFinding, *, named: bool) -> None:
     text.append(f"{finding.host}: " if named and finding.host else "").append(f"{finding.summary}\n")
     if finding.explained_by:
         text.append(f"{indent}  follows from {finding.explained_by}; look again once that is put right\n")
-    for evidence in finding.evidence:
-        wanted = f" (expected: {evidence.threshold})" if evidence.threshold else ""
-        text.append(f"{indent}  {evidence.name}: {evidence.value}{wanted}  [{evidence.source}]\n")
+    for line in _table(finding.evidence):
+        text.append(f"{indent}  {line}\n")
     if not finding.explained_by:
         text.append(f"{indent}  Do: ", "bold").append(f"{finding.action}\n")
+
+
+def _table(evidence: Sequence[Evidence]) -> list[str]:
+    """Return the evidence in columns: name, value with what was expected, and where it was read."""
+    cells = [
+        (f"{item.name}:", item.value + (f" (expected: {item.threshold})" if item.threshold else ""), f"[{item.source}]")
+        for item in evidence
+    ]
+    widths = [min(_WIDEST, max((len(row[column]) for row in cells), default=0)) for column in (0, 1)]
+    return [f"{name:<{widths[0]}} {value:<{widths[1]}}  {source}" for name, value, source in cells]
 
 
 def _results(text: Text, document: PreflightDocument, status: str, heading: str) -> None:

@@ -13,6 +13,8 @@ import kvdiag.sources
 from kvdiag.model.missing import Missing
 from kvdiag.model.snapshot import Snapshot
 
+_LONGEST_NAME = 64  # HOST_NAME_MAX
+
 
 class Clock(Protocol):
     """Time as sources see it, so that tests can hold it still."""
@@ -71,10 +73,10 @@ class Context:
         """Return the host name: the tree's own for a copied tree, this machine's when live."""
         if self.live:
             return socket.gethostname()
-        try:
-            return (self.procfs / "sys/kernel/hostname").read_text().strip()
-        except OSError:
-            return self.root.name
+        from kvdiag.sources.tree import Tree  # which itself needs Context
+
+        name = Tree.of(self).read("/proc/sys/kernel/hostname")
+        return self.root.name if isinstance(name, Missing) else name[:_LONGEST_NAME]
 
 
 @runtime_checkable

@@ -1,5 +1,6 @@
 """The source protocol: discovery, injected roots, and failures that become Missing."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,3 +59,14 @@ def test_discovered_sources_fill_different_parts() -> None:
     assert all(isinstance(source, Source) for source in sources)
     parts = [source.part for source in sources]
     assert len(parts) == len(set(parts))
+
+
+def test_a_host_name_that_cannot_be_read_is_the_tree_s(tmp_path: Path) -> None:
+    root = tmp_path / "node-9"
+    assert Context(root=root, live=False).host() == "node-9"
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    os.mkfifo(root / "proc/sys/kernel/hostname")
+    assert Context(root=root, live=False).host() == "node-9"
+    (root / "proc/sys/kernel/hostname").unlink()
+    (root / "proc/sys/kernel/hostname").write_bytes(b"\xff" + b"x" * 100_000)
+    assert Context(root=root, live=False).host() == "\ufffd" + "x" * 63
