@@ -6,7 +6,7 @@ from typing import Literal
 
 from kvdiag.errors import UnavailableError
 
-FLUSHED = 5
+FLUSHED, RETRIES_EXCEEDED = 5, 12
 ControlState = Literal["answers", "refuses", "silent"]
 
 
@@ -97,13 +97,13 @@ def completion_error(
     """
     known = STATUSES.get(status, Status(f"status {status}", ("unknown to kvdiag",), "look at the kernel logs"))
     causes, action = known.causes, known.action
-    if status == 12 and local_port:
+    if status == RETRIES_EXCEEDED and local_port:
         causes, action = (f"the local port {local_port}",), "check cable, switch port and netdev of this end"
-    elif status == 12 and control == "refuses":
+    elif status == RETRIES_EXCEEDED and control == "refuses":
         causes, action = ("the agent is gone: its control port refuses connections",), "restart the agent"
-    elif status == 12 and control == "silent":
+    elif status == RETRIES_EXCEEDED and control == "silent":
         causes = ("the peer's host is gone", "the whole path is cut: the control channel is silent too")
-    elif status == 12 and control == "answers":
+    elif status == RETRIES_EXCEEDED and control == "answers":
         causes = known.causes[1:]
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"

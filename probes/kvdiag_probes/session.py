@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 import kvdiag_probes.proof as transport_proof
-from kvdiag.errors import KvdiagError, UsageError
+from kvdiag.errors import KvdiagError, UnavailableError, UsageError
 from kvdiag.model.probe import ProbeDurations, ProbeEnds, ProbeSettings, SizeResult, TransportProof
-from kvdiag_probes.completion import CompletionError, ControlState, completion_error
+from kvdiag_probes.completion import RETRIES_EXCEEDED, CompletionError, ControlState, completion_error
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, RefusedConnectionError
 from kvdiag_probes.control.credential import Credential
@@ -160,7 +160,7 @@ def _measure(options: ProbeOptions, client: AgentClient, peer_host: str, link: _
         first_transfer_s = runner.first(settings.sizes[0])
         prover.note_objects()
         results = tuple(runner.measure(size, amount) for size in settings.sizes)
-    except CompletionError as error:
+    except UnavailableError as error:
         raise _narrowed(error, options, link.path) from error
     endpoint = link.path.endpoint if isinstance(link.path, RdmaPath) else None
     return ProbeResult(
@@ -217,19 +217,23 @@ class _Prover:
         )
 
 
-def _narrowed(error: CompletionError, options: ProbeOptions, path: DataPath) -> CompletionError:
-    """Return the error with its causes narrowed by the port's state, and by whether the agent still answers."""
-    if error.status != 12 or not isinstance(path, RdmaPath):
+def _narrowed(error: UnavailableError, options: ProbeOptions, path: DataPath) -> UnavailableError:
+    """Return the error with its causes narrowed by the local port's state, and by whether the agent still answers."""
+    if isinstance(error, CompletionError) and error.status != RETRIES_EXCEEDED:
         return error
-    choice = path.endpoint.choice
-    port = inactive_port(choice.device, choice.port)
-    return completion_error(
-        f"RDMA {options.settings.operation.upper()}",
-        str(options.peer),
-        error.status,
-        local_port=port,
-        control=None if port else _control_state(options),
-    )
+    port = ""
+    if isinstance(path, RdmaPath):
+        choice = path.endpoint.choice
+        port = inactive_port(choice.device, choice.port)
+    control = None if port else _control_state(options)
+    if isinstance(error, CompletionError):
+        operation = f"RDMA {options.settings.operation.upper()}"
+        return completion_error(operation, str(options.peer), error.status, local_port=port, control=control)
+    if port:
+        return UnavailableError(f"{error}; the local port {port}: check cable, switch port and netdev of this end")
+    if control == "refuses":
+        return UnavailableError(f"{error}; the agent is gone: its control port refuses connections, restart it")
+    return error
 
 
 def _control_state(options: ProbeOptions) -> ControlState:

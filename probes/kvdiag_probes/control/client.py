@@ -183,6 +183,7 @@ def _reason(error: Exception) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    while inner := error.__cause__ or error.__context__:
+    """Return the system's own error behind an HTTP library's; never one that was being handled before."""
+    while not isinstance(error, OSError) and (inner := error.__cause__ or error.__context__):
         error = inner
     return error

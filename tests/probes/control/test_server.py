@@ -166,6 +166,16 @@ def test_a_refused_connection_a_silent_peer_and_a_stranger_are_each_one_line() -
         client.hello()
 
 
+def test_a_refusal_is_told_apart_while_another_error_is_handled() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    try:
+        raise ValueError("the transfer failed")
+    except ValueError:
+        with AgentClient(Address("127.0.0.1", port), TOKEN, 5) as client, pytest.raises(RefusedConnectionError):
+            client.hello()
+
+
 def answering(reply: bytes) -> Iterator[Address]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
