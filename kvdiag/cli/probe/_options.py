@@ -1,0 +1,68 @@
+"""Flags that several probes share, with one meaning everywhere."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Operation(StrEnum):
+    WRITE = "write"
+    READ = "read"
+
+
+class Transport(StrEnum):
+    RDMA = "rdma"
+    TCP = "tcp"
+
+
+class Injection(StrEnum):
+    WRONG_RKEY = "wrong-rkey"
+    OUT_OF_RANGE = "out-of-range"
+    CORRUPT = "corrupt"
+
+
+Peer = Annotated[str, typer.Argument(metavar="PEER", help="HOST:PORT of a `kvdiag agent`.")]
+OperationOption = Annotated[Operation, typer.Option("--op", help="write pushes to the peer, read pulls from it.")]
+TransportOption = Annotated[Transport, typer.Option("--transport", help="rdma, or tcp for comparison.")]
+Size = Annotated[str, typer.Option("--size", help="Message sizes, for example 4096,64KiB,1MiB.")]
+Iterations = Annotated[int | None, typer.Option("--iterations", min=1, max=100_000_000, help="Messages of each size.")]
+Duration = Annotated[
+    float | None, typer.Option("--duration", min=0.01, max=3600, help="Seconds of transfer of each size instead.")
+]
+QueueDepth = Annotated[int, typer.Option("--queue-depth", min=1, max=8192, help="Messages outstanding at a time.")]
+Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1_000_000, help="Messages before the clock starts.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Repetitions; intervals need at least 5.")]
+Device = Annotated[str | None, typer.Option("--device", help="RDMA device; default: chosen by its GID.")]
+Port = Annotated[int | None, typer.Option("--port", min=1, max=255, help="Port of the device.")]
+GidIndex = Annotated[int | None, typer.Option("--gid-index", min=0, max=65535, help="GID table slot.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The agent's token; default: KVDIAG_TOKEN.")]
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="Client certificate (PEM), for mutual TLS.")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key (PEM).")]
+TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Authority of the agent's certificate (PEM): use TLS.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=600, help="Longest wait for the peer, in seconds.")]
+MinGbps = Annotated[
+    float | None, typer.Option("--min-gbps", min=0, help="Fail (exit 2) where a size averages less, in 10^9 bit/s.")
+]
+MaxP99 = Annotated[
+    float | None, typer.Option("--max-p99-us", min=0, help="Fail (exit 2) where a size's p99 latency is longer, in µs.")
+]
+MinBandwidth = Annotated[
+    str | None,
+    typer.Option(
+        "--min-bandwidth", help="Fail (exit 2) below this: 0.9xlink (of the port's rate), 90Gb/s or 11.2GB/s."
+    ),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="Average load beside serving traffic at most, for example 100MB/s.")
+]
+History = Annotated[Path | None, typer.Option("--out", help="Append the document to this file, one JSON line per run.")]
+Baseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", help="Judge against earlier runs in this file (of --out); exit 3 with fewer than 5."),
+]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", min=0, max=10, help="With --baseline: relative change that is no news.")
+]
+Inject = Annotated[Injection | None, typer.Option("--inject", hidden=True, help="Provoke a failure, for tests.")]

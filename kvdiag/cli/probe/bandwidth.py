@@ -1,0 +1,40 @@
+"""`kvdiag probe bandwidth`: a stream of one-sided messages to an agent."""
+
+import typer
+
+from kvdiag.cli._output import Format, FormatOption
+from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._transfer import run_transfer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(bandwidth)
+
+
+def bandwidth(
+    peer: flags.Peer,
+    op: flags.OperationOption = flags.Operation.WRITE,
+    transport: flags.TransportOption = flags.Transport.RDMA,
+    size: flags.Size = "64KiB,1MiB",
+    queue_depth: flags.QueueDepth = 16,
+    iterations: flags.Iterations = None,
+    duration: flags.Duration = None,
+    warmup: flags.Warmup = 32,
+    device: flags.Device = None,
+    port: flags.Port = None,
+    gid_index: flags.GidIndex = None,
+    token_file: flags.TokenFile = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    tls_ca: flags.TlsCa = None,
+    timeout: flags.Timeout = 10.0,
+    min_gbps: flags.MinGbps = None,
+    max_p99_us: flags.MaxP99 = None,
+    output: FormatOption = Format.TEXT,
+    inject: flags.Inject = None,
+) -> int:
+    """Measure how fast a stream of messages goes, and prove what carried it; every payload is verified.
+
+    Example: kvdiag probe bandwidth 10.0.0.2:18580 --op read --size 64KiB,1MiB --token-file token --min-gbps 90
+    """
+    return run_transfer("bandwidth", **locals())

@@ -1,0 +1,39 @@
+"""`kvdiag probe latency`: one message at a time to an agent."""
+
+import typer
+
+from kvdiag.cli._output import Format, FormatOption
+from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._transfer import run_transfer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(latency)
+
+
+def latency(
+    peer: flags.Peer,
+    op: flags.OperationOption = flags.Operation.WRITE,
+    transport: flags.TransportOption = flags.Transport.RDMA,
+    size: flags.Size = "64,4KiB,64KiB",
+    iterations: flags.Iterations = None,
+    duration: flags.Duration = None,
+    warmup: flags.Warmup = 32,
+    device: flags.Device = None,
+    port: flags.Port = None,
+    gid_index: flags.GidIndex = None,
+    token_file: flags.TokenFile = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    tls_ca: flags.TlsCa = None,
+    timeout: flags.Timeout = 10.0,
+    min_gbps: flags.MinGbps = None,
+    max_p99_us: flags.MaxP99 = None,
+    output: FormatOption = Format.TEXT,
+    inject: flags.Inject = None,
+) -> int:
+    """Measure one message at a time, from post to completion; every payload is verified.
+
+    Example: kvdiag probe latency 10.0.0.2:18580 --size 64,64KiB --iterations 2000 --max-p99-us 50
+    """
+    return run_transfer("latency", queue_depth=1, **locals())
