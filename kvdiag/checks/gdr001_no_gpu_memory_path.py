@@ -1,8 +1,7 @@
 """GDR001: RDMA devices can reach the memory of NVIDIA GPUs, by peermem or by dma-buf."""
 
-import re
-
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.gpu_memory import has_dmabuf, has_open_modules, peermem
 from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
@@ -11,9 +10,6 @@ from kvdiag.model.pci import VENDOR_NVIDIA, PciFunctions
 from kvdiag.model.rdma import RdmaDevices
 
 CODE = "GDR001"
-_PEERMEM = ("nvidia_peermem", "nv_peer_mem")
-_DMABUF_KERNEL = (5, 12)
-"""ib_umem_dmabuf_get came with Linux 5.12; only the open NVIDIA modules export GPU memory as a dma-buf."""
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -35,22 +31,21 @@ def run(hosts: Hosts) -> Outcome:
         return NotApplicable("no NVIDIA GPU on this host")
     if isinstance(kernel.nvidia_version, Missing):
         return NotApplicable("the NVIDIA driver is not loaded, so no engine uses these GPUs")
-    if isinstance(kernel.modules, Missing):
-        return NotObservable(kernel.modules.missing)
-    loaded = [name for name in _PEERMEM if name in kernel.modules]
+    loaded = peermem(kernel)
+    if isinstance(loaded, Missing):
+        return NotObservable(loaded.missing)
     if loaded:
-        return Passed(f"{loaded[0]} is loaded")
-    is_open = "Open Kernel Module" in kernel.nvidia_version
-    version = _release(kernel.release)
-    if is_open and version is None:
-        return NotObservable(f"kernel release: {kernel.release}")
-    if is_open and version is not None and version >= _DMABUF_KERNEL:
+        return Passed(f"{loaded} is loaded")
+    dmabuf = has_dmabuf(kernel)
+    if isinstance(dmabuf, Missing):
+        return NotObservable(dmabuf.missing)
+    if dmabuf:
         return Passed(f"dma-buf: open NVIDIA kernel modules on Linux {present(kernel.release)}")
     evidence = (
         Evidence(name="peermem module", value="not loaded", source="/proc/modules", threshold="nvidia_peermem"),
         Evidence(
             name="NVIDIA kernel modules",
-            value="open" if is_open else "proprietary",
+            value="open" if has_open_modules(kernel) is True else "proprietary",
             source="/proc/driver/nvidia/version",
             threshold="open, for dma-buf",
         ),
@@ -72,11 +67,6 @@ def run(hosts: Hosts) -> Outcome:
         host=hosts.local.host,
     )
     return Failed((finding,))
-
-
-def _release(text: str | Missing) -> tuple[int, int] | None:
-    match = None if isinstance(text, Missing) else re.match(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 CHECK = Check(code=CODE, title="RDMA cards can reach GPU memory", run=run)

@@ -24,7 +24,7 @@ class PlatformSource:
             return cpuinfo
         return Platform(
             cpu_model=_line(cpuinfo, "model name"),
-            cpu_vendor=_line(cpuinfo, "vendor_id"),
+            cpu_vendor=_vendor(cpuinfo),
             is_guest=_is_guest(cpuinfo),
             vendor=tree.read(f"{_DMI}/sys_vendor"),
             product=product,
@@ -36,6 +36,13 @@ def _line(cpuinfo: str | Missing, name: str) -> str | Missing:
         return cpuinfo
     match = re.search(rf"^{name}[ \t]*:[ \t]*(\S.*)$", cpuinfo, re.MULTILINE)
     return match[1].strip() if match else Missing(f"{_CPUINFO} has no line {name!r}")
+
+
+def _vendor(cpuinfo: str | Missing) -> str | Missing:
+    """Return the maker as x86 names it, or the number that Arm gives it ("implementer 0x41")."""
+    vendor = _line(cpuinfo, "vendor_id")
+    implementer = _line(cpuinfo, "CPU implementer")
+    return f"implementer {implementer}" if isinstance(vendor, Missing) and isinstance(implementer, str) else vendor
 
 
 def _is_guest(cpuinfo: str | Missing) -> bool | Missing:

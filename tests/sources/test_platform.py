@@ -27,6 +27,7 @@ def test_arm_does_not_tell_whether_it_is_a_guest(tmp_path: Path) -> None:
     write_tree("proc/cpuinfo = processor: 0\\nFeatures: fp asimd\\nCPU implementer: 0x41", tmp_path)
     part = platform.SOURCE.read(Context(root=tmp_path, live=False))
     assert isinstance(part, Platform)
+    assert part.cpu_vendor == "implementer 0x41"
     assert part.is_guest == Missing("/proc/cpuinfo has no line 'flags'")
 
 
