@@ -47,10 +47,14 @@ class VerbsDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbsDevices:
-    """What libibverbs lists for the user that kvdiag runs as; `origin` names the program or file that said so."""
+    """What libibverbs lists for the user that kvdiag runs as; `origin` names the program or file that said so.
+
+    `warnings` are the lines in which libibverbs says why it leaves out a provider or a device.
+    """
 
     devices: tuple[VerbsDevice, ...]
     origin: str
+    warnings: tuple[str, ...] = ()
 
     def limit(self, device: str, name: str) -> int | Missing:
         """Return a limit of a device by its name in struct ibv_device_attr, or Missing with the reason."""

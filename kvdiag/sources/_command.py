@@ -16,10 +16,11 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`origin` is the program's path, or the file's path as in the tree."""
+    """`origin` is the program's path, or the file's path as in the tree; `errors` what went to standard error."""
 
     text: str
     origin: str
+    errors: str = ""
 
 
 def output(context: Context, name: str, command: Sequence[str]) -> Output | Missing:
@@ -46,4 +47,4 @@ def output(context: Context, name: str, command: Sequence[str]) -> Output | Miss
     if done.returncode != 0:
         said = " ".join(done.stderr.decode(errors="replace").split())[:200]
         return Missing(f"{shown} ended with status {done.returncode}: {said or 'it said nothing'}")
-    return Output(done.stdout.decode(errors="replace"), program)
+    return Output(done.stdout.decode(errors="replace"), program, done.stderr.decode(errors="replace"))

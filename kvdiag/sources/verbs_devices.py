@@ -60,7 +60,17 @@ class VerbsDevicesSource:
         if isinstance(said, Missing):
             why = said.missing
             return Missing("libibverbs.so.1 cannot be loaded" if "libibverbs.so.1: cannot open" in why else why)
-        return VerbsDevices(devices=parse(said.text), origin="libibverbs" if context.live else said.origin)
+        return VerbsDevices(
+            devices=parse(said.text),
+            origin="libibverbs" if context.live else said.origin,
+            warnings=warnings(f"{said.errors}\n{said.text}"),
+        )
+
+
+def warnings(text: str) -> tuple[str, ...]:
+    """Return the warnings of libibverbs, each once and cut to 300 characters, at most 32 of them."""
+    found = (line.strip()[:300] for line in text.splitlines() if line.lstrip().startswith("libibverbs: Warning: "))
+    return tuple(dict.fromkeys(found))[:32]
 
 
 def parse(text: str) -> tuple[VerbsDevice, ...]:
