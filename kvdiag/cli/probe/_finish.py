@@ -1,0 +1,152 @@
+"""How every probe ends: the document is kept, judged against flags and history, printed, and turned into a code."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvdiag.cli._output import Format, stderr, stdout
+
+if TYPE_CHECKING:
+    from kvdiag.model.probe_judgement import Judgement, Metric
+    from kvdiag_probes.session import ProbeOptions
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(x\s*link|[KMGT]?i?B/s|[KMGT]?b/s)", re.IGNORECASE)
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None) -> float:
+    """Return bytes per second of `0.9xlink`, `90Gb/s`, `11GB/s` or `11GiB/s`; UsageError names the flag.
+
+    UndeterminedError for a share of the link where its rate is not known.
+    """
+    from kvdiag.errors import UndeterminedError, UsageError
+
+    match = _RATE.fullmatch(text.strip())
+    if not match or not float(match[1]):
+        raise UsageError(f"{flag}: {text!r} is no rate; write 0.9xlink, 90Gb/s, 11GB/s or 100MiB/s")
+    number, unit = float(match[1]), match[2]
+    if unit[0] in "xX":
+        if link_bytes_per_second is None:
+            raise UndeterminedError(f"{flag} {text}: the link's rate is not known here; give a rate such as 90Gb/s")
+        return number * link_bytes_per_second
+    prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
+    scale = (_BINARY if "i" in unit else _DECIMAL)[prefix]
+    return number * scale / (8 if unit[-3] == "b" else 1)
+
+
+def progress() -> Callable[[str], None]:
+    """Return what shows one line of progress on a terminal, and nothing elsewhere."""
+    console = stderr()
+    if not console.is_terminal:
+        return lambda _: None
+    return lambda line: console.print(f"{line:<79}", end="\r")
+
+
+def judge_history(
+    document: Any,
+    metrics: "Iterable[Metric]",
+    baseline: Path | None,
+    tolerance: float,
+) -> "tuple[Judgement, ...]":
+    """Judge metrics against the runs in a file that were made alike; nothing without a file.
+
+    Alike means: the same command, host, settings, peer's host and devices.
+    """
+    if baseline is None:
+        return ()
+    import json
+
+    import msgspec
+
+    from kvdiag.derive.probe_verdicts import judge_baseline
+    from kvdiag.sources import probe_history
+
+    wanted = _identity(json.loads(msgspec.json.encode(document)))
+    earlier = [
+        {one["name"]: one["value"] for one in _metrics_in(run)}
+        for run in probe_history.read(baseline)
+        if _identity(run) == wanted
+    ]
+    return judge_baseline(metrics, earlier, tolerance)
+
+
+def _identity(document: dict[str, Any]) -> dict[str, Any]:
+    ends = document.get("ends") or {}
+    devices = [str(ends.get(name)).partition(" ")[0] for name in ("local_device", "peer_device")]
+    alike = {name: document.get(name) for name in ("schema", "host", "settings")}
+    return alike | {"peer_host": ends.get("peer_host"), "devices": devices}
+
+
+def finish(
+    document: Any,
+    render: Callable[[Any], Any],
+    flags: dict[str, Any],
+    metrics: "Iterable[Metric]",
+    warning: bool = False,
+) -> int:
+    """Judge the document against the baseline, print and keep it, and return the exit code.
+
+    A missed limit is 2, one that the samples cannot decide 3, `warning` 1. The document has a field `judgements`.
+    """
+    import dataclasses
+
+    from kvdiag.derive.probe_verdicts import worst
+    from kvdiag.model.exit_code import ExitCode
+    from kvdiag.report.json import encode
+    from kvdiag.sources import probe_history
+
+    found = judge_history(document, metrics, flags["baseline"], flags["tolerance"])
+    document = dataclasses.replace(document, judgements=(*document.judgements, *found))
+    text = encode(document)
+    if flags["output"] is Format.JSON:
+        stdout().print(text, markup=False, soft_wrap=True)
+    else:
+        stdout().print(render(document))
+    if flags["out"] is not None:
+        probe_history.append(flags["out"], text)
+    gravest = worst(document.judgements)
+    if gravest == "missed":
+        return int(ExitCode.CRITICAL)
+    if gravest == "undetermined":
+        return int(ExitCode.UNDETERMINED)
+    return int(ExitCode.WARNING if warning else ExitCode.PASSED)
+
+
+def _metrics_in(value: Any) -> list[dict[str, Any]]:
+    """Find every metric in a document, wherever it stands."""
+    if isinstance(value, dict):
+        if {"name", "value", "better", "samples"} <= value.keys():
+            return [value]
+        return [one for part in value.values() for one in _metrics_in(part)]
+    return [one for part in value for one in _metrics_in(part)] if isinstance(value, list) else []
+
+
+def probe_options(given: dict[str, Any]) -> "ProbeOptions":
+    """Return the options of a transfer to a peer from a command's flags, for the probes that repeat transfers."""
+    from kvdiag.model.probe import ProbeSettings
+    from kvdiag_probes.control.address import parse_address
+    from kvdiag_probes.control.credential import load_credential
+    from kvdiag_probes.session import ProbeOptions
+    from kvdiag_probes.sizes import parse_sizes
+
+    return ProbeOptions(
+        peer=parse_address(given["peer"], "PEER"),
+        credential=load_credential(given["token_file"], given["tls_cert"], given["tls_key"], given["tls_ca"]),
+        settings=ProbeSettings(
+            kind="bandwidth",
+            operation="write",
+            transport="rdma",
+            sizes=parse_sizes(given["size"]),
+            queue_depth=given["queue_depth"],
+            iterations=given["iterations"],
+            duration_s=None,
+            warmup=min(given["queue_depth"], 32),
+        ),
+        timeout_s=given["timeout"],
+        device=given["device"],
+        port=given["port"],
+        gid_index=given["gid_index"],
+        progress=progress(),
+    )

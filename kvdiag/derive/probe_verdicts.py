@@ -1,0 +1,63 @@
+"""Verdicts on a probe's figures: by interval, never by one number, and none where the samples do not suffice."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kvdiag.derive.intervals import FEWEST_SAMPLES, median_interval
+from kvdiag.model.probe_judgement import Judgement, Metric
+
+
+def judge(rule: str, one: Metric, limit: float) -> Judgement:
+    """Compare a metric's whole interval with a limit in its unit.
+
+    met where all of the interval is on the good side, missed where all is on the bad side, else undetermined.
+    """
+    if one.low is None or one.high is None:
+        reason = f"{one.samples} samples are too few for an interval: give --rounds {FEWEST_SAMPLES} or more"
+        return _judgement(rule, one, limit, "undetermined", reason)
+    worst, best = (one.low, one.high) if one.better == "higher" else (-one.high, -one.low)
+    bound = limit if one.better == "higher" else -limit
+    interval = f"interval {one.low:.4g} to {one.high:.4g} of {one.samples} samples"
+    if worst >= bound:
+        return _judgement(rule, one, limit, "met", interval)
+    if best < bound:
+        return _judgement(rule, one, limit, "missed", interval)
+    return _judgement(rule, one, limit, "undetermined", f"{interval} includes the limit: give more --rounds")
+
+
+def judge_baseline(
+    metrics: Iterable[Metric], earlier: Sequence[Mapping[str, float]], tolerance: float
+) -> tuple[Judgement, ...]:
+    """Compare each metric with the same metric of earlier runs (name to median).
+
+    The limit is the bad end of the earlier runs' interval, moved by `tolerance` (0.1: ten per cent) to the worse.
+    """
+    found = []
+    for one in metrics:
+        values = [run[one.name] for run in earlier if one.name in run]
+        interval = median_interval(values)
+        if interval is None:
+            reason = f"{len(values)} comparable runs in the baseline, {FEWEST_SAMPLES} needed: run again with --out"
+            found.append(_judgement("--baseline", one, None, "undetermined", reason))
+        elif one.better == "higher":
+            found.append(judge("--baseline", one, interval[0] * (1 - tolerance)))
+        else:
+            found.append(judge("--baseline", one, interval[1] * (1 + tolerance)))
+    return tuple(found)
+
+
+def worst(judgements: Iterable[Judgement]) -> str:
+    """Return the gravest status: missed, then undetermined, then met (also of none)."""
+    statuses = {one.status for one in judgements}
+    return next((status for status in ("missed", "undetermined") if status in statuses), "met")
+
+
+def _judgement(rule: str, one: Metric, limit: float | None, status: str, reason: str) -> Judgement:
+    return Judgement(
+        rule=rule,
+        metric=one.name,
+        status=status,  # type: ignore[arg-type]
+        unit=one.unit,
+        value=one.value,
+        limit=limit,
+        reason=reason,
+    )

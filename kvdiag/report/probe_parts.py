@@ -1,0 +1,61 @@
+"""What the texts of several probes share: tables, figures with their intervals, proofs and verdicts."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from kvdiag.model.probe import TransportProof
+from kvdiag.model.probe_judgement import Judgement, Metric
+
+MIB = 1 << 20
+_PROOF = {"proved": "proved", "contradicted": "CONTRADICTED", "not_observable": "not observable here"}
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a plain table, every column right-aligned but the first."""
+    made = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def interval(one: Metric, scale: float = 1.0, form: str = ".2f") -> str:
+    """Return `value (low … high)`, or the value alone where there is no interval."""
+    value = f"{one.value * scale:{form}}"
+    if one.low is None or one.high is None:
+        return value
+    return f"{value} ({one.low * scale:{form}} … {one.high * scale:{form}})"
+
+
+def seconds(value: float) -> str:
+    """Return a duration in the unit that a person would choose."""
+    if value < 1e-3:
+        return f"{value * 1e6:.1f} µs"
+    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+
+
+def proof(name: str, one: TransportProof) -> list[Text]:
+    """Return a transport's proof: its verdict, then the counts behind it."""
+    lines = [Text(f"{name}: carried as named: {_PROOF[one.status]}")]
+    for item in one.evidence:
+        bound = f" ({item.threshold})" if item.threshold else ""
+        lines.append(Text(f"  {item.name}: {item.value}{bound} [{item.source}]"))
+    return lines + [Text(f"  {reason}") for reason in one.missing]
+
+
+def judgements(found: Iterable[Judgement]) -> list[Text]:
+    """Return one line for every verdict."""
+    words = {"met": "met", "missed": "MISSED", "undetermined": "cannot judge"}
+    styles = {"met": "", "missed": "bold red", "undetermined": "yellow"}
+    return [
+        Text(
+            f"{words[one.status]}: {one.rule}: {one.metric} {one.value:.4g} {one.unit}"
+            + ("" if one.limit is None else f", limit {one.limit:.4g}")
+            + f" ({one.reason})",
+            style=styles[one.status],
+        )
+        for one in found
+    ]

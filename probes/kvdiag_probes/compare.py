@@ -1,0 +1,99 @@
+"""RDMA WRITE, RDMA READ and TCP over one pair of nodes, by turns in every round, so that a drift hits all alike."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kvdiag.derive.intervals import metric
+from kvdiag.errors import UndeterminedError
+from kvdiag.model.missing import Missing
+from kvdiag.model.probe import ProbeEnds, TransportProof
+from kvdiag.model.probe_compare import MethodProof, MethodResult
+from kvdiag_probes.budget import Budget
+from kvdiag_probes.rdma_path import read_devices
+from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
+
+METHODS = ("rdma-write", "rdma-read", "tcp-write", "tcp-read")
+_GRAVITY = ("contradicted", "not_observable", "proved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    ends: ProbeEnds
+    results: tuple[MethodResult, ...]
+    proofs: tuple[MethodProof, ...]
+
+
+def compare(
+    options: ProbeOptions,
+    methods: Sequence[str],
+    rounds: int,
+    budget: Budget,
+    run: Callable[[ProbeOptions], ProbeResult] = run_probe,
+) -> Comparison:
+    """Run each method once a round, every other round in the reverse order; errors are those of `run_probe`.
+
+    UndeterminedError where RDMA is asked for and cannot be had: nothing is compared then.
+    """
+    found: dict[str, list[ProbeResult]] = defaultdict(list)
+    for number in range(rounds):
+        for method in methods if number % 2 == 0 else methods[::-1]:
+            options.progress(f"round {number + 1} of {rounds}: {method}")
+            result = _once(options, method, run)
+            found[method].append(result)
+            budget.spend(result.proof.payload_bytes)
+    reference = found[methods[0]]
+    return Comparison(
+        ends=next((found[m][0].ends for m in methods if m.startswith("rdma")), reference[0].ends),
+        results=tuple(
+            _row(method, index, found[method], reference)
+            for method in methods
+            for index in range(len(options.settings.sizes))
+        ),
+        proofs=tuple(MethodProof(method=method, proof=_gravest(found[method])) for method in methods),
+    )
+
+
+def link_bytes_per_second(ends: ProbeEnds) -> float | None:
+    """Return the rate of this end's RDMA port as sysfs shows it, or None for TCP and where it is not shown."""
+    if ends.local_device is None:
+        return None
+    name = ends.local_device.partition(" ")[0]
+    for port in read_devices().ports:
+        if port.name == name and not isinstance(port.rate_gbps, Missing):
+            return port.rate_gbps * 1e9 / 8
+    return None
+
+
+def _once(options: ProbeOptions, method: str, run: Callable[[ProbeOptions], ProbeResult]) -> ProbeResult:
+    transport, _, operation = method.partition("-")
+    settings = replace(options.settings, transport=transport, operation=operation)  # type: ignore[arg-type]
+    chosen = replace(options, settings=settings)
+    if transport == "tcp":
+        chosen = replace(chosen, device=None, port=None, gid_index=None)
+    try:
+        return run(chosen)
+    except UndeterminedError as error:
+        if transport == "tcp":
+            raise
+        raise UndeterminedError(f"{method}: {error}; --methods tcp-write,tcp-read compares TCP alone") from error
+
+
+def _row(method: str, index: int, mine: Sequence[ProbeResult], reference: Sequence[ProbeResult]) -> MethodResult:
+    own = [result.results[index] for result in mine]
+    first = [result.results[index] for result in reference]
+    size = own[0].size_bytes
+    name = f"{method}.{size}"
+    rates = [one.bytes_per_second for one in own]
+    ratios = [one.bytes_per_second / other.bytes_per_second for one, other in zip(own, first, strict=True)]
+    return MethodResult(
+        method=method,
+        size_bytes=size,
+        bandwidth=metric(f"{name}.bandwidth", "bytes_per_second", "higher", rates),
+        latency_p50=metric(f"{name}.latency_p50", "seconds", "lower", [one.latency_s.p50 for one in own]),
+        ratio=metric(f"{name}.ratio", "ratio", "higher", ratios),
+    )
+
+
+def _gravest(results: Sequence[ProbeResult]) -> TransportProof:
+    return min((result.proof for result in results), key=lambda proof: _GRAVITY.index(proof.status))

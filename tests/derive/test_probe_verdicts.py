@@ -1,0 +1,50 @@
+import random
+
+import pytest
+
+from kvdiag.derive.intervals import metric
+from kvdiag.derive.probe_verdicts import judge, judge_baseline, worst
+
+
+@pytest.mark.parametrize(
+    ("samples", "limit", "status"),
+    [
+        ([10, 11, 12, 13, 14], 10, "met"),
+        ([10, 11, 12, 13, 14], 14.1, "missed"),
+        ([10, 11, 12, 13, 14], 12, "undetermined"),
+        ([10, 11, 12, 13], 5, "undetermined"),
+    ],
+)
+def test_a_minimum_is_judged_by_the_whole_interval(samples: list[float], limit: float, status: str) -> None:
+    assert judge("--min", metric("bw", "bytes_per_second", "higher", samples), limit).status == status
+
+
+def test_a_maximum_is_the_mirror_of_a_minimum() -> None:
+    times = metric("t", "seconds", "lower", [10, 11, 12, 13, 14])
+    assert [judge("--max", times, limit).status for limit in (14, 9, 12)] == ["met", "missed", "undetermined"]
+
+
+def test_a_baseline_of_four_runs_does_not_judge() -> None:
+    (verdict,) = judge_baseline([metric("bw", "ratio", "higher", [1.0] * 5)], [{"bw": 1.0}] * 4, 0.1)
+    assert verdict.status == "undetermined" and "4 comparable runs" in verdict.reason
+
+
+def test_a_fall_beyond_the_tolerance_is_missed_and_noise_is_not() -> None:
+    chance = random.Random(3)
+    runs = [{"bw": chance.gauss(100, 1), "t": chance.gauss(10, 0.1)} for _ in range(9)]
+
+    def verdicts(bandwidth: float, latency: float) -> list[str]:
+        now = [
+            metric("bw", "bytes_per_second", "higher", [chance.gauss(bandwidth, 1) for _ in range(9)]),
+            metric("t", "seconds", "lower", [chance.gauss(latency, 0.1) for _ in range(9)]),
+        ]
+        return [one.status for one in judge_baseline(now, runs, 0.1)]
+
+    assert verdicts(100, 10) == ["met", "met"]
+    assert verdicts(80, 13) == ["missed", "missed"]
+
+
+def test_missed_outweighs_undetermined() -> None:
+    one = metric("bw", "ratio", "higher", [1.0] * 5)
+    verdicts = [judge("r", one, 0.5), judge("r", metric("x", "ratio", "higher", [1.0]), 0.5), judge("r", one, 2)]
+    assert [worst(verdicts[:n]) for n in range(4)] == ["met", "met", "undetermined", "missed"]
