@@ -1,11 +1,10 @@
 """ENG001: vLLM's NIXL connector tells other hosts an address at which they can reach it."""
 
-import ipaddress
-
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.checks.logged import Logged, logged
+from kvdiag.derive.addresses import address_of, is_local_only
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
-from kvdiag.model.interfaces import NetInterfaces
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.serving import ServingProcess, ServingProcesses
 from kvdiag.model.snapshot import Snapshot
@@ -17,6 +16,14 @@ _DEFAULT = "localhost"
 
 
 def run(hosts: Hosts) -> Outcome:
+    outcome = _judge(hosts)
+    met = _met(hosts.local)
+    if met and not isinstance(outcome, Failed):
+        return Failed((_logged(hosts, met),))
+    return outcome
+
+
+def _judge(hosts: Hosts) -> Outcome:
     serving = hosts.local.part(ServingProcesses)
     if isinstance(serving, Missing):
         return NotObservable(serving.missing)
@@ -25,8 +32,9 @@ def run(hosts: Hosts) -> Outcome:
         return NotApplicable("no vLLM process with the NIXL connector in its command line")
     remote = [peer.host for peer in hosts.peers if peer.host != hosts.local.host]
     hidden = [process.variables for process in users if isinstance(process.variables, Missing)]
+    met = _met(hosts.local)
     findings = tuple(
-        _finding(process, value, remote, hosts.local)
+        _finding(process, value, remote, hosts.local, met)
         for process in users
         if (value := _value(process)) is not None and is_local_only(value)
     )
@@ -48,24 +56,35 @@ def _value(process: ServingProcess) -> str | None:
     return next((item.value for item in process.variables if item.name == _VARIABLE), "") or _DEFAULT
 
 
-def is_local_only(host: str) -> bool:
-    """Return whether a host name or address leads every other host to itself."""
-    if host.lower() in ("localhost", "localhost.localdomain"):
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
+def _met(snapshot: Snapshot) -> tuple[Logged, ...]:
+    """Return the lines that say that a decode process asked itself, or nobody, for its peer's metadata."""
+    failures = logged(snapshot, "kv_transfer_failed")
+    alone = tuple(item for item in failures if item.field("peer") and is_local_only(item.field("peer")))
+    return (*logged(snapshot, "engine_id_mismatch", "loopback_refused"), *alone)
 
 
-def _finding(process: ServingProcess, value: str, remote: list[str], snapshot: Snapshot) -> Finding:
+def _logged(hosts: Hosts, met: tuple[Logged, ...]) -> Finding:
+    # The processes here name an address, or none can be seen: it is the far side that gives its own away.
+    return Finding(
+        code=CODE,
+        severity=Severity.CRITICAL,
+        subject="engine log",
+        summary="handshakes led to the wrong engine: the prefill side gives an address that leads back here",
+        evidence=tuple(item.evidence("logged") for item in met[:3]),
+        action=f"on the prefill hosts: export {_VARIABLE}=ADDRESS-OF-THAT-HOST before starting vLLM",
+        host=hosts.local.host,
+    )
+
+
+def _finding(
+    process: ServingProcess, value: str, remote: list[str], snapshot: Snapshot, met: tuple[Logged, ...]
+) -> Finding:
     is_set = any(item.name == _VARIABLE for item in present(process.variables) or ())
     peers = joined(remote) if remote else "decode processes on other hosts"
     return Finding(
         code=CODE,
-        # Without a peer this may be a pair on one host, for which localhost is right.
-        severity=Severity.CRITICAL if remote else Severity.INFO,
+        # Without a peer this may be a pair on one host, for which localhost is right; a log may show that it was not.
+        severity=Severity.CRITICAL if remote or met else Severity.INFO,
         subject=process.name,
         summary=f"{process.name} gives {value!r} as its NIXL side channel: {peers} would connect to themselves",
         evidence=(
@@ -75,23 +94,16 @@ def _finding(process: ServingProcess, value: str, remote: list[str], snapshot: S
                 source=f"/proc/{process.pid}/environ",
                 threshold="an address that the peers can reach",
             ),
+            *(item.evidence("logged") for item in met[:3]),
         ),
-        action=f"export {_VARIABLE}={_address(snapshot)} before starting it",
+        action=f"export {_VARIABLE}={address_of(snapshot)} before starting it",
         host=snapshot.host,
     )
 
 
-def _address(snapshot: Snapshot) -> str:
-    """Return this host's first global address, IPv4 before IPv6, of an interface that is up."""
-    interfaces = present(snapshot.part(NetInterfaces))
-    addresses = [
-        ipaddress.ip_address(text)
-        for interface in (interfaces.devices if interfaces else ())
-        if interface.operstate == "up"
-        for text in interface.addresses
-    ]
-    usable = [address for address in addresses if not address.is_loopback and not address.is_link_local]
-    return str(min(usable, key=lambda address: address.version)) if usable else "ADDRESS-OF-THIS-HOST"
-
-
-CHECK = Check(code=CODE, title="the NIXL side channel can be reached from other hosts", run=run)
+CHECK = Check(
+    code=CODE,
+    title="the NIXL side channel can be reached from other hosts",
+    run=run,
+    explains=("ENG010", "ENG012", "ENG013"),
+)

@@ -5,6 +5,7 @@ Dynamo 0.7 to 1.6, TensorRT-LLM 1.2 and Mooncake 0.3.
 """
 
 import json
+import re
 from collections.abc import Mapping
 
 from kvdiag.derive.environments import device_list
@@ -28,6 +29,7 @@ _ROLES: dict[str, Role] = {"kv_producer": "prefill", "kv_consumer": "decode", "k
 _MODES: dict[str, Role] = {"prefill": "prefill", "decode": "decode", "prefill_and_decode": "both", "agg": "both"}
 _DYNAMO_CONNECTORS = {"nixl": "NixlConnector", "lmcache": "LMCacheConnectorV1", "mooncake": "MooncakeConnector"}
 _MOST_NESTED = 4
+_OPTION = re.compile(r"--[A-Za-z]|-[a-z]{1,4}(=|$)")
 
 
 def setups(snapshot: Snapshot) -> tuple[EngineSetup, ...] | Missing:
@@ -85,15 +87,14 @@ def _module(command: tuple[str, ...]) -> str:
 
 
 def _options(command: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the long options with their values; vLLM and SGLang take `_` for `-`, so names are given with `-`."""
+    """Return the options with their values; vLLM and SGLang take `_` for `-`, so names are given with `-`."""
     found = []
     for index, word in enumerate(command):
-        if not word.startswith("--"):
+        if not _OPTION.match(word):
             continue
         name, equals, value = word.partition("=")
-        following = command[index + 1] if index + 1 < len(command) else "--"
-        if not equals and not following.startswith("--"):
-            value = following
+        if not equals and index + 1 < len(command) and not _OPTION.match(command[index + 1]):
+            value = command[index + 1]
         head, dot, tail = name.partition(".")
         found.append((head.replace("_", "-") + dot + tail, value))
     return tuple(found)
@@ -209,3 +210,16 @@ def _tensorrt_llm(variables: Mapping[str, str] | Missing) -> tuple[Connector, ..
         if known.get(switch) == "1":
             return (Connector(name=switch, library=library, backends=(backend,) if backend else ()),)
     return (Connector(name="TRTLLM_NIXL_KVCACHE_BACKEND", library="nixl", backends=(backend,)),) if backend else ()
+
+
+def transfer_config(setup: EngineSetup, **extra: object) -> str:
+    """Return vLLM's --kv-transfer-config as it is set with these keys of its extra configuration changed, to paste."""
+    try:
+        config = json.loads(setup.option("--kv-transfer-config") or "{}")
+    except (ValueError, RecursionError):
+        config = {}
+    config = config if isinstance(config, dict) else {}
+    inner = config.get("kv_connector_extra_config")
+    merged = {**(inner if isinstance(inner, dict) else {}), **extra}
+    text = json.dumps({**config, "kv_connector_extra_config": merged}, separators=(",", ":"))
+    return f"--kv-transfer-config '{text}'"

@@ -158,7 +158,8 @@ def _statistics(line: str) -> tuple[Fields, Numbers] | None:
     }
 
 
-_UCX_HEAD = r"UCX\s+(?:ERROR|WARN|DIAG|FATAL|DEBUG)\s+"
+_UCX_HEAD = r"UCX\s+(?:ERROR|WARN|FATAL)\s+"
+"""Without DIAG and DEBUG: there UCX tells of what it tried before it chose another way."""
 _NIC = r"[A-Za-z][\w.-]*"
 
 DETECTORS: tuple[Detector, ...] = (
@@ -257,7 +258,7 @@ DETECTORS: tuple[Detector, ...] = (
         "registration_failed",
         b"failed to register address",
         _errno(
-            rf"failed to register address 0x[0-9a-f]+ (?:\((?P<memory>[\w-]+)\) )?.{{0,60}}?on "
+            _UCX_HEAD + rf"failed to register address 0x[0-9a-f]+ (?:\((?P<memory>[\w-]+)\) )?.{{0,60}}?on "
             rf"md\[\d+\]=(?P<device>{_NIC}): (?P<why>[A-Za-z/ ]+)",
             reporter="UCX",
         ),
@@ -362,6 +363,11 @@ DETECTORS: tuple[Detector, ...] = (
         _by(r"UCX\s+INFO\s+\S+ (?P<where>self|intra-node|inter-node) cfg#\d+ +(?P<lanes>\S.{0,400})"),
     ),
     Detector(
+        "ucx_settings",
+        b"UCX_* env variables",
+        _by(r"env variables?:(?=(?:.{0,2000}?\bUCX_TLS=(?P<UCX_TLS>\S+))?)"),
+    ),
+    Detector(
         "ucx_no_device",
         b"is not available, please use one or more of",
         _by(r"network devices? (?P<devices>'[^']{1,60}'(?:,\s?'[^']{1,60}'){0,15}) (?:is|are) not available"),
@@ -380,8 +386,11 @@ DETECTORS: tuple[Detector, ...] = (
         _by(r"nvidia_peermem: (?P<fault>disagrees about version of|Unknown) symbol (?P<symbol>\w+)"),
     ),
     Detector(
-        "efa_registration_failed",
+        "registration_failed",
         b"REG_MR (opcode 7)",
-        _by(rf"(?P<device>{_NIC}): Failed to process command REG_MR \(opcode 7\) comp_status \d+ err (?P<errno>-?\d+)"),
+        _by(
+            rf"(?P<device>{_NIC}): Failed to process command REG_MR \(opcode 7\) comp_status \d+ err -(?P<errno>\d+)",
+            reporter="kernel",
+        ),
     ),
 )

@@ -18,7 +18,9 @@ MOST_FILES = 64
 _BLOCK_BYTES = 1 << 20
 _LINE_BYTES = 4096
 """Looked at of one line, around what was found: vLLM's debug lines hold whole prompts."""
-_TEXT = 240
+_HEAD = 160
+_TEXT = 320
+"""Characters shown before what was found, and in all."""
 _MOST_PER_KIND = 400
 """Distinct events kept of one kind, more than 16 NICs times 16 peers; the rest is counted under the last one kept."""
 
@@ -169,8 +171,8 @@ def _match(block: bytes, offset: int, lines_before: int | None, events: _Events)
 
 def _excerpt(line: str, detector: Detector) -> str:
     at = line.find(detector.literal.decode())
-    head = line[max(0, at - 60) : at]
-    if at > 60:
+    head = line[max(0, at - _HEAD) : at]
+    if at > _HEAD:
         head = head.partition(" ")[2]
     text = " ".join((head + line[at:]).split())
     return text if len(text) <= _TEXT else f"{text[: _TEXT // 2]} … {text[-_TEXT // 2 :]}"
