@@ -2,9 +2,10 @@
 
 Usage: python benchmarks/attribution_bundles.py FOLDER [--chronic]
 
-Prints one line per bundle and then, over bundles with a baseline: the injected cause first and among the first three,
-verdicts said and right, false claims where nothing was injected, size of the excess against the truth, what stated
-confidence was worth, processor time; and beside it what ranking counters by their correlation with TTFT would name.
+Prints one line per bundle and then, over bundles with a baseline and (--chronic) without: the injected cause first and
+among the first three, verdicts said and right, false claims where nothing was injected, size of the excess against the
+truth, what stated confidence was worth, processor time; and beside it what ranking counters by their correlation with
+TTFT would name.
 """
 
 import argparse
@@ -53,6 +54,7 @@ class Outcome:
     truth: str | None
     identifiable: bool
     true_excess_s: float
+    baseline: bool
     diagnosis: Diagnosis
     correlated: str | None
     cpu_s: float
@@ -80,7 +82,13 @@ def main() -> int:
         one = outcomes[-1]
         said = one.diagnosis.verdict
         print(f"{one.name}: {said.status} {said.cause or '-'} ({said.confidence:.2f}); first {one.ranked[:1]}")
-    summary(outcomes)
+    for heading, chosen in (
+        ("with a baseline", [one for one in outcomes if one.baseline]),
+        ("without a baseline (chronic)", [one for one in outcomes if not one.baseline]),
+    ):
+        if chosen:
+            print(f"\n== {heading}")
+            summary(chosen)
     return 0
 
 
@@ -96,6 +104,7 @@ def run(path: Path, bundle: Bundle) -> Outcome:
         truth=truth["id"] if truth else None,
         identifiable=bool(truth["identifiable"]) if truth else True,
         true_excess_s=float(truth["excess_mean_s"]) if truth else 0.0,
+        baseline=bundle.incident_start_s is not None,
         diagnosis=diagnosis,
         correlated=most_correlated(bundle),
         cpu_s=cpu_s,

@@ -123,7 +123,9 @@ def _evidence(
     parts = [f"{columns.stages[s]} {by_stage[s] * 1e3:+.3g} ms" for s in stages if by_stage[s] != 0]
     lines: tuple[Evidence, ...] = ()
     if parts:
-        lines = (Evidence(name="excess by stage", value=", ".join(parts), source="requests, stages against baseline"),)
+        lines = (
+            Evidence(name="excess by stage", value=", ".join(parts), source="requests, stages beyond what is usual"),
+        )
     if mechanism is None:
         return lines
     if mechanism.active_dose is not None:

@@ -17,6 +17,35 @@ Role = Literal["prefill", "decode"]
 CLOCK_PAD_S = 2.0
 """Nodes' clocks may be off by up to 2 s (trace bundle format): windows on counters are widened by that much."""
 REFERENCE_BIN_S = 10.0
+QUIET = 0.2
+"""Without a baseline, a rate's usual value is that of the quietest fifth of the time at the quietest quarter of nodes;
+its usual height the eightieth percentile there."""
+QUIET_NODES = 0.25
+BEST_TENTH = 0.1
+"""Without a baseline, what a byte costs is read off the best tenth of transfers, and ..."""
+CONTENTION = 1.25
+"""... the mean of healthy transfers lies a quarter above it: they share links (1.05 to 1.35 in simulated clusters)."""
+HEALTHY_ZERO = frozenset(
+    {
+        "nic.pause_us",
+        "nic.out_of_sequence",
+        "nic.retransmits",
+        "nic.ack_timeouts",
+        "nic.symbol_errors",
+        "host.tcp_rx_bytes",
+        "reg.mr_registered",
+        "reg.mr_register_us",
+        "reg.cache_misses",
+        "nixl.registered_bytes",
+        "conn.qp_created",
+        "conn.handle_alloc_failures",
+        "engine.admit_queue_depth",
+        "engine.pull_queue_depth",
+    }
+)
+"""What a warmed-up, healthy deployment does not do at all: without a baseline, zero is the expectation."""
+SPEED = "nic.link_gbps"
+"""The expectation without a baseline is the fastest node's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +60,17 @@ class NodeRate:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """Rows sorted by arrival; `incident` marks the period in question, which starts at `split_s`."""
+    """Rows sorted by arrival; `incident` marks the period in question, which starts at `split_s`.
+
+    `standing` frames have no baseline: every row is in question, and what is usual comes from expectation and peers.
+    """
 
     bundle: Bundle
     stages: StageMatrix
     incident: Mask
     split_s: float
     counters: CounterBank
+    standing: bool = False
     _rates: dict[str, dict[str, NodeRate]] = field(default_factory=dict)
 
     @property
@@ -86,10 +119,15 @@ class Frame:
         return start, np.maximum(stop, start)
 
     def seconds_per_byte(self) -> float:
-        """Return the baseline's mean transfer seconds per byte (the finest stage that contains the wire)."""
+        """Return the baseline's mean transfer seconds per byte (the finest stage that contains the wire).
+
+        Without a baseline, CONTENTION times that of the best tenth of transfers.
+        """
         size = self.number("bytes")
         wire = next((s for n in ("wire_s", "transfer_s", "kv_wait_s") if (s := self.stages.stage(n)) is not None), None)
         base = ~self.incident
+        if self.standing and size is not None and wire is not None and (size > 0).any():
+            return CONTENTION * float(np.quantile(wire[size > 0] / size[size > 0], BEST_TENTH))
         if size is None or wire is None or size[base].sum() <= 0:
             return 0.0
         return float(wire[base].sum() / size[base].sum())
@@ -97,7 +135,8 @@ class Frame:
     def rates(self, metric: str) -> dict[str, NodeRate]:
         """Return the metric's change per node, for the nodes that have it."""
         if metric not in self._rates:
-            self._rates[metric] = {node: self._rate(metric, node) for node in self.counters.nodes(metric)}
+            rate = self._peer_rate if self.standing else self._rate
+            self._rates[metric] = {node: rate(metric, node) for node in self.counters.nodes(metric)}
         return self._rates[metric]
 
     def _rate(self, metric: str, node: str) -> NodeRate:
@@ -111,6 +150,26 @@ class Frame:
             base_high=float(np.quantile(bins, 0.95)) if bins.size else float("nan"),
             incident=float(self.counters.mean(metric, node, self.split_s, self.end_s)),
         )
+
+    def _peer_rate(self, metric: str, node: str) -> NodeRate:
+        """Return the node's mean beside what is usual among the nodes of its side; zero for what should not happen."""
+        mean = float(self.counters.mean(metric, node, self.start_s, self.end_s))
+        if metric in HEALTHY_ZERO:
+            return NodeRate(node=node, base=0.0, base_high=0.0, incident=mean)
+        known = self.counters.nodes(metric)
+        sides = [set(self.node_names(role)) for role in ("prefill", "decode")]
+        peers = [name for name in known if any(node in side and name in side for side in sides)] or [node]
+        if metric == SPEED:
+            peers = list(known)
+        edges = np.arange(self.start_s, self.end_s, REFERENCE_BIN_S)
+        bins = np.array([self.counters.mean(metric, peer, edges, edges + REFERENCE_BIN_S) for peer in peers])
+        if np.isnan(bins).all(axis=1).any() or bins.shape[1] == 0:
+            return NodeRate(node=node, base=mean, base_high=mean, incident=mean)
+        if metric == SPEED:
+            best = float(np.nanquantile(bins, 1 - QUIET, axis=1).max())
+            return NodeRate(node=node, base=best, base_high=best, incident=mean)
+        low, high = (float(np.quantile(np.nanquantile(bins, q, axis=1), QUIET_NODES)) for q in (QUIET, 1 - QUIET))
+        return NodeRate(node=node, base=low, base_high=high, incident=mean)
 
     def around(self, metric: str, role: Role, pad_s: float = CLOCK_PAD_S) -> Floats | None:
         """Return the rate (gauge: mean) at the row's own node around its KV part; None where no such node has it."""
@@ -141,10 +200,7 @@ class Frame:
 
 def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float) -> Frame:
     """Return the frame of a bundle whose baseline ends where its incident starts, at `split_s`."""
-    counters = CounterBank(bundle.series, bundle.metrics)
-    registered = [event for event in bundle.events if event.kind == "mr_register"]
-    counters.add_events("reg.mr_registered", registered)
-    counters.add_events("conn.qp_created", [event for event in bundle.events if event.kind == "qp_create"])
+    counters = _bank(bundle)
     return Frame(
         bundle=bundle,
         stages=stages,
@@ -152,3 +208,24 @@ def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float) -> Frame:
         split_s=split_s,
         counters=counters,
     )
+
+
+def standing_frame(bundle: Bundle, stages: StageMatrix) -> Frame:
+    """Return the frame of a bundle without a baseline: all of it is in question."""
+    arrival = bundle.requests.numbers["arrival_s"]
+    return Frame(
+        bundle=bundle,
+        stages=stages,
+        incident=np.ones(len(arrival), dtype=bool),
+        split_s=float(arrival[0]),
+        counters=_bank(bundle),
+        standing=True,
+    )
+
+
+def _bank(bundle: Bundle) -> CounterBank:
+    counters = CounterBank(bundle.series, bundle.metrics)
+    registered = [event for event in bundle.events if event.kind == "mr_register"]
+    counters.add_events("reg.mr_registered", registered)
+    counters.add_events("conn.qp_created", [event for event in bundle.events if event.kind == "qp_create"])
+    return counters

@@ -55,8 +55,17 @@ def load_logs(columns: Columns) -> Floats:
     return logs
 
 
-def solve(columns: Columns, base: Floats, incident: Floats, stages: Collection[int] | None = None) -> Ledger:
-    """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m); of some stages only if given."""
+def solve(
+    columns: Columns,
+    base: Floats,
+    incident: Floats,
+    stages: Collection[int] | None = None,
+    penalty: float = UNKNOWN_PENALTY,
+) -> Ledger:
+    """Return the ledgers of k pairs of Gram matrices of the columns, shapes (k, m, m); of some stages only if given.
+
+    `penalty` is the ridge on the steps that no cause explains.
+    """
     count, causes = len(base), len(columns.mechanisms)
     width = columns.matrix.shape[1]
     # A replicate may have drawn only bins without requests.
@@ -75,7 +84,7 @@ def solve(columns: Columns, base: Floats, incident: Floats, stages: Collection[i
         if name == QUEUE or name in columns.served:
             booked = _wait(columns, name, shift[:, raw], mean_incident, weights, raw)
         else:
-            booked = _stage(columns, s, within_base, centred, shift, mean_base, weights, raw, cut)
+            booked = _stage(columns, s, within_base, centred, shift, mean_base, weights, raw, cut, penalty)
         by_stage[:, s, :causes] = booked
         by_stage[:, s, causes] = shift[:, raw] - booked.sum(axis=1)
     total = columns.total
@@ -126,6 +135,7 @@ def _stage(
     weights: Floats,
     raw: int,
     cut: int,
+    penalty: float,
 ) -> Floats:
     """Book one stage: returns seconds by mechanism and adds its linear form to `weights`."""
     count = len(shift)
@@ -148,7 +158,7 @@ def _stage(
         doses = [columns.doses.start + j for j in chosen]
         if not doses:
             continue
-        theta = _dose_slopes(columns, chosen, doses, centred, target)
+        theta = _dose_slopes(columns, chosen, doses, centred, target, penalty)
         target = target - np.einsum("kmd,kd->km", centred[:, :, doses], theta)
         seconds = (theta * shift[:, doses]).sum(axis=1)
         # More than was observed cannot have been caused: book at most what is left of the observed excess.
@@ -171,12 +181,14 @@ def _stage(
     return booked
 
 
-def _dose_slopes(columns: Columns, chosen: list[int], doses: list[int], centred: Floats, target: Floats) -> Floats:
+def _dose_slopes(
+    columns: Columns, chosen: list[int], doses: list[int], centred: Floats, target: Floats, penalty: float
+) -> Floats:
     """Return seconds per unit of each dose, fitted beside two penalised steps that stand for what no dose explains."""
     fitted = [*doses, *range(columns.unknown.start, columns.unknown.stop)]
     gram = centred[:, fitted][:, :, fitted].copy()
     for position in range(len(doses), len(fitted)):
-        gram[:, position, position] *= 1 + UNKNOWN_PENALTY
+        gram[:, position, position] *= 1 + penalty
     upper = np.full((len(gram), len(fitted)), np.inf)
     upper[:, : len(doses)] = columns.ceilings[chosen]
     slopes: Floats = bounded_least_squares(gram, target[:, fitted], upper)[:, : len(doses)]

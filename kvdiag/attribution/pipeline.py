@@ -9,17 +9,16 @@ from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranke
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
 from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
-from kvdiag.attribution.frame import Frame, build_frame
+from kvdiag.attribution.frame import Frame, build_frame, standing_frame
 from kvdiag.attribution.ledger import solve
 from kvdiag.attribution.occupancy import Occupancy, find_occupancies, held_stages, pushed_wait
 from kvdiag.attribution.split import Split, choose_split
 from kvdiag.attribution.variance import split_variance
-from kvdiag.derive.stages import StageMatrix, stage_matrix
+from kvdiag.attribution.whole_period import REPLICATES, data_summary, whole_period
+from kvdiag.derive.stages import stage_matrix
 from kvdiag.model.bundle import Bundle
-from kvdiag.model.diagnosis import DataSummary, Diagnosis, Verdict
+from kvdiag.model.diagnosis import Diagnosis
 from kvdiag.model.missing import Missing
-
-REPLICATES = 200
 
 
 def diagnose(bundle: Bundle, incident_start_s: float | None = None, seed: int = 0) -> Diagnosis:
@@ -32,12 +31,17 @@ def diagnose(bundle: Bundle, incident_start_s: float | None = None, seed: int = 
     split = choose_split(bundle, stages, incident_start_s)
     random = np.random.default_rng(seed)
     if split.at_s is None:
-        return _whole_period(build_frame(bundle, stages, -np.inf), split, random)
+        return whole_period(standing_frame(bundle, stages), split, seed)
     frame = build_frame(bundle, stages, split.at_s)
     few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()))
     if few is not None:
-        return _whole_period(build_frame(bundle, stages, -np.inf), split, random, few)
-    return _against_baseline(frame, split, random)
+        return whole_period(standing_frame(bundle, stages), split, seed, few)
+    found = _against_baseline(frame, split, random)
+    if split.candidate is None or found.verdict.status == "cause":
+        return found
+    # The change was only found, not announced: perhaps both sides of it are bad.
+    throughout = whole_period(standing_frame(bundle, stages), split, seed)
+    return throughout if throughout.verdict.status == "cause" else found
 
 
 def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -> Diagnosis:
@@ -72,7 +76,7 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
         stages=stages,
         baseline=periods[0],
         incident=periods[1],
-        data=_data(frame.bundle, frame.stages, split, missing),
+        data=data_summary(frame.bundle, frame.stages, split, missing),
         steps=steps.explain(
             frame, columns, split, occupancies, blocks, REPLICATES, point, assessed, stages, periods, decided
         ),
@@ -97,40 +101,3 @@ def _pushes(
                 pushes[occupancy.waiting, index] = pushed_wait(frame, occupancy, removed)
         served |= {occupancy.waiting}
     return pushes, served
-
-
-def _whole_period(frame: Frame, split: Split, random: np.random.Generator, decided: Verdict | None = None) -> Diagnosis:
-    """Return the exact stage split of the whole period: nothing changed in it, or it is too short to tell."""
-    total, seconds = frame.stages.ttft_s, frame.stages.seconds
-    exact = split_variance(seconds, frame.incident)
-    columns = np.column_stack([np.ones(frame.rows), seconds])
-    drawn = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total).resample(REPLICATES, random)
-    rows = np.maximum(drawn[:, :1, 0], 1.0)
-    mean = drawn[:, 0, 1:] / rows
-    covariance = drawn[:, 1:, 1:].sum(axis=2) / rows - mean * mean.sum(axis=1, keepdims=True)
-    variance = covariance.sum(axis=1, keepdims=True)
-    shares = covariance / np.where(variance > 0, variance, np.inf)
-    low, high = np.quantile(shares, INTERVAL, axis=0)
-    stages = stage_shares(frame, exact, low, high, None)
-    decided = decided or verdict.too_few(frame.rows) or verdict.unchanged(split)
-    return Diagnosis(
-        verdict=decided,
-        causes=(),
-        stages=stages,
-        baseline=None,
-        incident=period(total, frame.start_s, frame.end_s),
-        data=_data(frame.bundle, frame.stages, split, ("a baseline to compare with",)),
-        steps=steps.whole_period(split, stages, float(total.var()), decided),
-    )
-
-
-def _data(bundle: Bundle, stages: StageMatrix, split: Split, missing: tuple[str, ...]) -> DataSummary:
-    gaps = tuple(f"requests: {name} is null in {count} row(s)" for name, count in stages.gaps.items())
-    return DataSummary(
-        requests=len(bundle.requests),
-        sampled=bundle.sampling,
-        granularity=stages.granularity,
-        split=split.how,
-        missing=missing,
-        notes=(*bundle.notes, *gaps),
-    )

@@ -3,10 +3,11 @@
 from kvdiag.attribution.blocks import Moments
 from kvdiag.attribution.causes.base import Dose, Load
 from kvdiag.attribution.columns import WINSOR, Columns
-from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.frame import CONTENTION, Frame
 from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.occupancy import Occupancy
 from kvdiag.attribution.split import Split
+from kvdiag.attribution.standing import Standing
 from kvdiag.attribution.verdict import GATE, Assessment
 from kvdiag.derive.stages import fine_stages
 from kvdiag.model.diagnosis import Period, StageShare, Step, Verdict
@@ -38,6 +39,9 @@ def explain(
     )
 
 
+CHANGED = "Which mechanisms changed (only these may explain an excess)"
+
+
 def _periods(split: Split, periods: tuple[Period, Period]) -> Step:
     lines = [split.how]
     for name, one in zip(("baseline", "incident"), periods, strict=True):
@@ -61,18 +65,18 @@ def stage_step(stages: tuple[StageShare, ...], variance: float) -> Step:
     return Step(title="Exact split over stages (law of total covariance)", lines=tuple(lines))
 
 
-def _mechanisms(columns: Columns) -> Step:
+def _mechanisms(columns: Columns, *, changed: str = "changed", title: str = CHANGED) -> Step:
     lines = []
     for one in columns.mechanisms:
         if isinstance(one.dose, Dose):
-            state = "changed" if one.dose.moved else "did not change"
+            state = changed if one.dose.moved else f"not {changed}"
             facts = "; ".join(f"{line.name} {line.value}" for line in one.dose.evidence[:2])
             lines.append(f"{one.cause.id}: {state}" + (f" ({facts})" if facts else ""))
         elif one.cause.dose is not None and isinstance(one.dose, Missing):
             lines.append(f"{one.cause.id}: cannot be seen: {one.dose.missing}")
         if isinstance(one.load, Load):
             lines.append(f"{one.cause.id}: work offered to prefill × {one.load.ratio:.3f} ± {one.load.error:.3f}")
-    return Step(title="Which mechanisms changed (only these may explain an excess)", lines=tuple(lines))
+    return Step(title=title, lines=tuple(lines))
 
 
 def _books(columns: Columns, point: Ledger) -> Step:
@@ -126,6 +130,39 @@ def _tests(columns: Columns, point: Ledger, found: Assessment, blocks: list[Mome
         f"unexplained: {point.excess[0, -1] * 1e3:+.4g} ms ({found.low[-1] * 1e3:+.4g} to {found.high[-1] * 1e3:+.4g})"
     )
     return Step(title="Tests", lines=tuple(lines))
+
+
+def standing(
+    frame: Frame,
+    standing: Standing,
+    split: Split,
+    replicates: int,
+    point: Ledger,
+    found: Assessment,
+    stages: tuple[StageShare, ...],
+    verdict: Verdict,
+) -> tuple[Step, ...]:
+    """Return the steps where there is no baseline, but an expectation."""
+    lines = [
+        f"{one.stage}: mean {one.mean_incident_s * 1e3:.4g} ms, expected {one.mean_expected_s * 1e3:.4g} ms"
+        for one in stages
+        if one.mean_expected_s is not None and (one.mean_incident_s > 0 or one.mean_expected_s > 0)
+    ]
+    how = (
+        "expected: nothing in stages that a warmed-up deployment does not have; transfers at "
+        f"{frame.seconds_per_byte() * 1e9:.3g} s/GB, {CONTENTION:g} times the best tenth; the queue of quiet times; "
+        "everything else as recorded. Counters that a healthy node does not move are expected at zero, others at what "
+        "the quietest quarter of their peers show"
+    )
+    return (
+        Step(title="Periods", lines=(split.how, "no baseline: the whole period is held against expectation")),
+        stage_step(stages, float(frame.stages.ttft_s.var())),
+        Step(title="Expectation", lines=(how, *lines)),
+        _mechanisms(standing.columns, changed="present", title="Which mechanisms are present, beside what is usual"),
+        _books(standing.columns, point),
+        _tests(standing.columns, point, found, [standing.blocks, standing.blocks], replicates),
+        Step(title="Verdict", lines=(f"{verdict.status}: {verdict.reason}",)),
+    )
 
 
 def whole_period(split: Split, stages: tuple[StageShare, ...], variance: float, verdict: Verdict) -> tuple[Step, ...]:

@@ -9,7 +9,7 @@ from kvdiag.attribution.causes.base import Load
 from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
-from kvdiag.attribution.ledger import Ledger
+from kvdiag.attribution.ledger import QUEUE, Ledger
 from kvdiag.attribution.occupancy import WAITS
 from kvdiag.attribution.split import Split
 from kvdiag.model.diagnosis import Verdict
@@ -24,6 +24,8 @@ FULL_SAMPLE = 2000
 """With fewer rows the bar rises with the standard error: 2 % x sqrt(2000 / rows)."""
 LOWER_BOUND = 0.5
 """The interval's lower end must clear half the bar: bursts are few, and their intervals wide."""
+STANDING = 0.05
+"""Without a baseline, below 5 % of the expected mean TTFT the expectation itself is in doubt."""
 GATE = 0.7
 """Confidence from which a cause is said aloud."""
 CRITICAL = 0.10
@@ -32,6 +34,8 @@ SHIFT = 3.0
 """Mean prompt lengths of two samples differ by chance; three standard errors are chance once in seven hundred."""
 OVERSHADOWED = 3.0
 """Load and prompt lengths always drift; a fault is the news unless the drift is three times its size."""
+STANDING_UNEXPLAINED = 0.10
+"""Without a baseline, seconds above expectation are reported from a tenth of the expected mean on."""
 UNEXPLAINED = 0.05
 """A rise of 5 % of mean TTFT that no cause explains is reported as such; smaller ones are ordinary variation."""
 
@@ -57,19 +61,32 @@ class Assessment:
     quiet: float
 
 
-def material_bar(rows: int) -> float:
+def material_bar(rows: int, *, standing: bool = False) -> float:
     """Return the share of baseline mean TTFT from which a cause may be named, given the number of rows."""
-    return MATERIAL * max(1.0, float(np.sqrt(FULL_SAMPLE / max(rows, 1))))
+    bar = MATERIAL * max(1.0, float(np.sqrt(FULL_SAMPLE / max(rows, 1))))
+    return max(bar, STANDING) if standing else bar
 
 
-def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99: float, rows: int) -> Assessment:
+def assess(
+    columns: Columns,
+    point: Ledger,
+    boot: Ledger,
+    tail: Floats,
+    base_p99: float,
+    rows: int,
+    *,
+    standing: bool = False,
+) -> Assessment:
     """Score and test every mechanism; `tail` holds each one's p99 excess in seconds.
+
+    `standing`: against expectation instead of a baseline. Then load and prompts are never named (who knows what is
+    usual of them?), and come after what the machines do that costs enough to be named.
 
     Confidence = P(material and first of the named causes over the bootstrap) x strength of the evidence x
     sqrt(share of the service's excess that named causes explain); docs/diagnose.md has what it was worth in tests.
     """
     base_mean = float(point.base_mean[0])
-    bar = material_bar(rows)
+    bar = material_bar(rows, standing=standing)
     score = 0.5 * point.excess[0] / base_mean + 0.5 * tail / max(base_p99, 1e-12)
     low, high = np.quantile(boot.excess, [0.05, 0.95], axis=0)
     share_low, share_high = np.quantile(boot.share, [0.05, 0.95], axis=0)
@@ -87,10 +104,13 @@ def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99
             and confidence[i] >= GATE
             # What the machines did has its own evidence; drift of load or prompts is everywhere and proves little.
             and (not one.cause.workload or (point.excess[0, i] > unexplained and _beyond_chance(one.load)))
+            and not (standing and one.cause.workload)
         )
         for i, one in enumerate(columns.mechanisms)
     )
-    order = _order(columns, score[:-1], passes)
+    large = tuple((point.excess[0, :-1] > bar * base_mean).tolist())
+    order = _order(columns, score[:-1], large if standing else passes, np.inf if standing else OVERSHADOWED)
+    counted = relative[:, [i for i, one in enumerate(columns.mechanisms) if not (standing and one.cause.workload)]]
     return Assessment(
         score=score,
         low=low,
@@ -103,7 +123,7 @@ def assess(columns: Columns, point: Ledger, boot: Ledger, tail: Floats, base_p99
         bar=bar,
         total_low=float(total_low),
         total_high=float(total_high),
-        quiet=float((relative[:, :-1].max(axis=1) <= bar).mean()),
+        quiet=float((counted.max(axis=1, initial=0.0) <= bar).mean()),
     )
 
 
@@ -127,10 +147,10 @@ def _leads(columns: Columns, relative: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def _order(columns: Columns, score: Floats, passes: tuple[bool, ...]) -> tuple[int, ...]:
-    """Rank by score; a fault that may be named goes before workload drift up to OVERSHADOWED times its size."""
+def _order(columns: Columns, score: Floats, passes: tuple[bool, ...], overshadowed: float) -> tuple[int, ...]:
+    """Rank by score; a fault that `passes` goes before workload drift up to `overshadowed` times its size."""
     leads = [
-        ok and not one.cause.workload and score[i] * OVERSHADOWED >= score.max()
+        ok and not one.cause.workload and score[i] * overshadowed >= score.max()
         for i, (one, ok) in enumerate(zip(columns.mechanisms, passes, strict=True))
     ]
     return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))
@@ -186,6 +206,74 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
     )
 
 
+def no_time(span_s: float) -> Verdict | None:
+    """Return the abstention where all requests arrived at one instant, else None."""
+    if span_s > 0:
+        return None
+    return Verdict(
+        status="abstain",
+        cause=None,
+        confidence=1.0,
+        reason="all requests arrived at one instant: nothing can be compared over time",
+        collect_next=("requests of a longer period, with arrival_s in seconds of wall-clock time",),
+    )
+
+
+def decide_standing(
+    columns: Columns, point: Ledger, found: Assessment, tail: Floats, expected_p99: float, split: Split
+) -> Verdict:
+    """Return the statement without a baseline: a cause that costs seconds all along, or why none is named."""
+    expected = float(point.base_mean[0])
+    for index in found.order:
+        if not found.passes[index]:
+            continue
+        excess = float(point.excess[0, index])
+        share = max(excess / expected, float(tail[index]) / max(expected_p99, 1e-12))
+        cause = columns.mechanisms[index].cause.id
+        return Verdict(
+            status="cause",
+            cause=cause,
+            confidence=float(found.confidence[index]),
+            reason=f"{cause} adds about {_ms(excess)} to mean TTFT over the whole period ({_ms(found.low[index])} to "
+            f"{_ms(found.high[index])}; {excess / expected:.0%} of the {_ms(expected)} expected from bytes, links and "
+            f"peers) and {_ms(tail[index])} at p99",
+            severity="critical" if share >= CRITICAL else "warning",
+        )
+    served = [s for s, name in enumerate(columns.stages) if name != QUEUE]
+    unexplained = float(np.maximum(point.by_stage[0, served, -1], 0.0).sum())
+    suspects = [
+        i for i in found.order if point.excess[0, i] > found.bar * expected and not columns.mechanisms[i].cause.workload
+    ]
+    if suspects or unexplained > STANDING_UNEXPLAINED * expected:
+        where = max(served, key=lambda s: float(point.by_stage[0, s, -1]))
+        names = ", ".join(f"{columns.mechanisms[i].cause.id} ({_ms(point.excess[0, i])})" for i in suspects[:3])
+        above = f", {_ms(unexplained)} unexplained, most of it in {columns.stages[where]}"
+        return Verdict(
+            status="abstain",
+            cause=None,
+            confidence=float(1 - max(found.confidence, default=0.0)),
+            reason="without a baseline, TTFT is above what bytes, links and peers let expect, and no cause could be "
+            "named with confidence" + (f"; suspected: {names}" if names else "") + above,
+        )
+    tail_p = 1.0 if split.candidate is None else bridge_tail(split.candidate.statistic)
+    largest = next((i for i in found.order if point.excess[0, i] > found.bar * expected), None)
+    about = (
+        ""
+        if largest is None
+        else (
+            f"; largest above quiet times: {columns.mechanisms[largest].cause.id}, {_ms(point.excess[0, largest])}, "
+            "which may be normal"
+        )
+    )
+    return Verdict(
+        status="no_change",
+        cause=None,
+        confidence=min(0.99, tail_p, found.quiet),
+        reason="TTFT and its stages did not change over the period, and no fault costs more than "
+        f"{found.bar:.1%} of the {_ms(expected)} expected from bytes, links and peers{about}",
+    )
+
+
 def too_few(*rows: int) -> Verdict | None:
     """Return the abstention for too few requests, given their number in each period, or None where there are enough."""
     if sum(rows) >= LEAST_ROWS and min(rows) >= LEAST_ROWS_PER_PERIOD:
@@ -198,18 +286,6 @@ def too_few(*rows: int) -> Verdict | None:
         reason=f"too few requests to name a cause: {counted}; at least {LEAST_ROWS} are needed, "
         f"{LEAST_ROWS_PER_PERIOD} of them on each side of the change",
         collect_next=("requests of a longer period, or a larger share of them",),
-    )
-
-
-def unchanged(split: Split) -> Verdict:
-    """Return the statement that nothing changed; confidence is the p-value of the strongest candidate change."""
-    tail = 1.0 if split.candidate is None else bridge_tail(split.candidate.statistic)
-    return Verdict(
-        status="no_change",
-        cause=None,
-        confidence=min(0.99, tail),
-        reason="TTFT and its stages did not change over the period; what was slow all along needs a baseline to be "
-        "seen: give the start of the incident, or record a healthy period too",
     )
 
 

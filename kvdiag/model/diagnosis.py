@@ -26,6 +26,8 @@ class Verdict:
 class AttributedCause:
     """Seconds per request of the incident beyond the baseline, and the share of TTFT variance, with 90 % intervals.
 
+    Without a baseline: seconds beyond expectation, with wider intervals.
+
     The shares of all causes, "unexplained" among them, and the baseline's own variation add up to 1.
     """
 
@@ -49,6 +51,7 @@ class StageShare:
     """One additive stage: share of Var(TTFT) = (within-period covariance + covariance of period means) / Var(TTFT).
 
     Shares of all stages add up to 1; a negative one has its meaning in `note`. 90 % block-bootstrap intervals.
+    `mean_expected_s` is what the stage should have taken where there is no baseline.
     """
 
     stage: str
@@ -63,6 +66,7 @@ class StageShare:
     excess_low_s: float | None
     excess_high_s: float | None
     note: str = ""
+    mean_expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

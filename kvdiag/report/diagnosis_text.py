@@ -19,12 +19,17 @@ def render(diagnosis: Diagnosis, origin: str, *, explain: bool = False) -> Rende
     parts: list[RenderableType] = [_headline(diagnosis.verdict, origin), _periods(diagnosis)]
     shown = [cause for cause in diagnosis.causes if abs(cause.excess_mean_s) >= LEAST_SHOWN_S]
     if shown:
-        parts += [Text("\nCauses, by excess over the baseline", "bold"), _causes(shown), _details(shown)]
+        parts += [Text(_heading(diagnosis), "bold"), _causes(shown), _details(shown)]
     parts += [Text("\nStages: exact shares of Var(TTFT), adding up to 100 %", "bold"), _stages(diagnosis.stages)]
     parts.append(_footnotes(diagnosis))
     if explain:
         parts.append(_steps(diagnosis))
     return Group(*parts)
+
+
+def _heading(diagnosis: Diagnosis) -> str:
+    over = "the baseline" if diagnosis.baseline else "expectation (no baseline; wider intervals)"
+    return f"\nCauses, by excess over {over}"
 
 
 def seconds(value: float) -> str:
@@ -121,18 +126,25 @@ def _stages(stages: tuple[StageShare, ...]) -> Text:
             and max(abs(stage.share_of_variance), abs(stage.mean_incident_s) / whole) < 5e-4
         ):
             continue
-        before = "" if stage.mean_baseline_s is None else f"{stage.mean_baseline_s * 1e3:.4g} ms"
+        usual = stage.mean_expected_s if stage.mean_baseline_s is None else stage.mean_baseline_s
+        before = "" if usual is None else f"{usual * 1e3:.4g} ms"
         excess = stage.excess_mean_s
+        if excess is None:
+            rest = "" if usual is None else seconds(stage.mean_incident_s - usual)
+        else:
+            rest = _between(excess, stage.excess_low_s, stage.excess_high_s)
         rows.append(
             (
                 stage.stage,
                 _shares(stage.share_of_variance, stage.share_low, stage.share_high),
                 before,
                 f"{stage.mean_incident_s * 1e3:.4g} ms",
-                "" if excess is None else _between(excess, stage.excess_low_s, stage.excess_high_s),
+                rest,
             )
         )
-    return _table(("stage", "share (90 %)", "before", "after", "excess (90 % interval)"), rows)
+    expected = any(stage.mean_expected_s is not None for stage in stages)
+    last = ("expected", "mean", "excess") if expected else ("before", "after", "excess (90 % interval)")
+    return _table(("stage", "share (90 %)", *last), rows)
 
 
 def _notes(stages: tuple[StageShare, ...]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ LINK_BYTES_PER_S = 1.2e9
 @dataclass(frozen=True, kw_only=True)
 class World:
     """`size` scales the fault; `noise` the scheduler; drifts multiply arrivals and prompts in the second half;
-    `neighbour` slows every CPU stage of the second half.
+    `neighbour` slows every CPU stage of the second half; `always`: the fault is there from the first request.
     """
 
     seed: int
@@ -40,6 +40,7 @@ class World:
     turnaround_s: float = 0.0
     registered_bytes: bool = False
     counters: bool = True
+    always: bool = False
 
 
 def simulate(world: World) -> Bundle:
@@ -53,7 +54,7 @@ def simulate(world: World) -> Bundle:
     arrival = np.where(arrival > half, half + (arrival - half) / world.arrivals_drift, arrival)
     arrival = arrival[arrival < world.seconds]
     count = len(arrival)
-    late = arrival >= half
+    late = arrival >= (-1.0 if world.always else half)
     tokens = random.choice([256, 512, 1024, 2048, 4096], size=count, p=[0.25, 0.3, 0.25, 0.15, 0.05]).astype(float)
     tokens *= random.uniform(0.8, 1.2, count)
     tokens = np.round(tokens * np.where(late, world.prompt_drift, 1.0))
@@ -113,7 +114,7 @@ def simulate(world: World) -> Bundle:
         metrics={one.metric: MetricInfo(kind="counter", unit="") for one in series},
         roles={"prefill": "prefill", "decode": "decode"},
         sampling=1.0,
-        incident_start_s=START_S + half,
+        incident_start_s=None if world.always else START_S + half,
     )
 
 

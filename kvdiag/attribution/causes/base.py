@@ -70,6 +70,7 @@ class Cause:
 
     `side` is where the cause sits (None: wherever its seconds concentrate).
     `strength` says how clearly a cause without a dose can be told from its neighbours (default SEEN).
+    `standing` is the dose where there is no baseline, if it is not `dose`, and `standing_stages` where it acts.
     `workload` marks what users asked for, as against what the machines did.
     """
 
@@ -83,6 +84,8 @@ class Cause:
     drivers: Callable[[Frame], tuple[Driver, ...] | Missing] | None = None
     load: Callable[[Frame], Load | Missing] | None = None
     evidence: Callable[[Frame], tuple[Evidence, ...]] | None = None
+    standing: Callable[[Frame], Dose | Missing] | None = None
+    standing_stages: tuple[str, ...] = ()
     strength: Callable[[Frame], float] | None = None
 
 
@@ -112,13 +115,13 @@ def by_wire_time(frame: Frame, size: Floats, factor: Floats) -> tuple[Floats, Fl
 
 
 def rate_evidence(metric: str, rates: list[NodeRate], unit: str, threshold: str, most: int = 3) -> tuple[Evidence, ...]:
-    """Return one line per node, the largest rise first: baseline and incident rate, and where they were read."""
+    """Return one line per node, the largest rise first: usual rate, rate in question, and where they were read."""
     worst = sorted(rates, key=lambda rate: rate.incident - rate.base, reverse=True)[:most]
     return tuple(
         Evidence(
             name=f"{metric} @ {rate.node}",
             value=f"{rate.base:.4g} → {rate.incident:.4g} {unit}",
-            source=f"counters, {metric}, means before and after",
+            source=f"counters, {metric}: mean, usual → in question",
             threshold=threshold,
         )
         for rate in worst
@@ -179,12 +182,14 @@ def by_elimination(frame: Frame, stage: str, what: str, counters: str) -> Dose |
     values = frame.stages.stage(stage)
     if values is None:
         return Missing(f"neither {counters} nor a {stage} stage was recorded")
-    before, after = float(values[~frame.incident].mean()), float(values[frame.incident].mean())
+    before = 0.0 if frame.standing else float(values[~frame.incident].mean())
+    after = float(values[frame.incident].mean())
+    usual = float(frame.stages.ttft_s[slice(None) if frame.standing else ~frame.incident].mean())
     evidence = Evidence(
         name=f"{stage}, in which there is only {what}",
         value=f"{before * 1e3:.3g} → {after * 1e3:.3g} ms (means)",
         source=f"requests, {stage}; {counters} was not recorded",
         threshold=f"+ {LEAST_ELIMINATION:.0%} of mean TTFT",
     )
-    least = LEAST_ELIMINATION * float(frame.stages.ttft_s[~frame.incident].mean())
+    least = LEAST_ELIMINATION * usual
     return Dose(columns=(), ceilings=(), moved=after - before > least, evidence=(evidence,), strength=ELIMINATION)

@@ -1,7 +1,7 @@
 """cache.multi_turn_recompute: later turns compute their conversation's history again."""
 
-from kvdiag.attribution.causes.base import Cause, Driver, Load
-from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load, strength
+from kvdiag.attribution.causes.base import Cause, Dose, Driver, Load
+from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load, standing_dose, strength
 from kvdiag.attribution.frame import Frame
 from kvdiag.attribution.workload import lost_hits, recomputed
 from kvdiag.model.missing import Missing
@@ -24,6 +24,11 @@ def load(frame: Frame) -> Load | Missing:
     return miss_load(frame)
 
 
+def standing(frame: Frame) -> Dose | Missing:
+    """Return the tokens computed beyond good times' hit ratio, if only later turns lost hits."""
+    return standing_dose(frame, first_turns=False)
+
+
 CAUSE = Cause(
     id="cache.multi_turn_recompute",
     side="prefill",
@@ -31,6 +36,8 @@ CAUSE = Cause(
     load=load,
     evidence=evidence,
     strength=strength,
+    standing=standing,
+    standing_stages=("prefill_s",),
     action="keep conversations where their KV cache is: sticky routing of turns, KV transfer back to prefill, longer "
     "retention of finished turns",
 )

@@ -1,7 +1,10 @@
 """cache.prefix_miss: prompts that used to be found in the prefix cache are computed again."""
 
-from kvdiag.attribution.causes.base import SEEN, UNCLEAR, Cause, Driver, Load
+import numpy as np
+
+from kvdiag.attribution.causes.base import SEEN, UNCLEAR, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.waves import hit_waves
 from kvdiag.attribution.workload import lost_hits, recomputed, usual_uncached
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
@@ -63,6 +66,29 @@ def evidence(frame: Frame) -> tuple[Evidence, ...]:
     return tuple(lines)
 
 
+def standing(frame: Frame) -> Dose | Missing:
+    """Return the tokens computed beyond good times' hit ratio, if first turns lost hits too or turns are unknown."""
+    return standing_dose(frame, first_turns=True)
+
+
+def standing_dose(frame: Frame, *, first_turns: bool) -> Dose | Missing:
+    """Return the tokens computed beyond good times' hit ratio, where first turns lost hits as given."""
+    waves = hit_waves(frame)
+    if isinstance(waves, Missing):
+        return waves
+    lost = waves.lost
+    return Dose(
+        columns=(waves.extra,),
+        ceilings=(np.inf,),
+        moved=(lost is None or lost.first_too) is first_turns,
+        evidence=tuple(
+            Evidence(name="cached share of prompt tokens", value=line, source="requests, over windows of time")
+            for line in waves.lines
+        ),
+        strength=UNCLEAR,
+    )
+
+
 CAUSE = Cause(
     id="cache.prefix_miss",
     side="prefill",
@@ -70,6 +96,8 @@ CAUSE = Cause(
     load=load,
     evidence=evidence,
     strength=strength,
+    standing=standing,
+    standing_stages=("prefill_s",),
     action="see why the prefix cache lost its entries: eviction (too small for the working set), changed prompt "
     "templates, a restart, routing that no longer follows the prefix",
 )

@@ -3,11 +3,14 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose, positive, rate_evidence
-from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 LEAST_RISE = 1.25
 """Fan-in needs more bytes at the receiver than in the baseline; otherwise transfers in flight are only a symptom."""
+LEAST_SHARE = 1.5
+"""Without a baseline: times the mean of the decode nodes' received bytes."""
 MOST_COEFFICIENT = 20.0
 
 
@@ -19,6 +22,8 @@ def dose(frame: Frame) -> Dose | Missing:
         return Missing("engine.pulls_in_flight at the decode nodes or the bytes column was not recorded")
     labels = frame.nodes("decode")
     received = frame.rates("nic.rx_bytes")
+    if frame.standing:
+        return _above_peers(frame, size, running)
     rises = []
     for code, node in enumerate(labels.names):
         here = labels.codes == code
@@ -39,6 +44,31 @@ def dose(frame: Frame) -> Dose | Missing:
         evidence=rate_evidence(
             "nic.rx_bytes", [received[node] for node in nodes if node in received], "B/s", f"> {LEAST_RISE:g}×"
         ),
+    )
+
+
+def _above_peers(frame: Frame, size: Floats, running: Floats) -> Dose | Missing:
+    """Return transfer seconds times transfers in flight beyond the quiet peers', where more bytes go than to peers."""
+    labels = frame.nodes("decode")
+    offered = np.bincount(labels.codes + 1, weights=size, minlength=len(labels.names) + 1)[1:]
+    share = offered / max(float(offered.mean()), 1.0) if offered.size else offered
+    rose = np.array([*(share > LEAST_SHARE), False])[labels.codes]
+    extra = positive(running - frame.reference("engine.pulls_in_flight", "decode", "base_high"))
+    lines = tuple(
+        Evidence(
+            name=f"bytes to {node} against the mean of the decode nodes",
+            value=f"{one:.2f}×",
+            source="requests, bytes",
+            threshold=f"> {LEAST_SHARE:g}×",
+        )
+        for node, one in zip(labels.names, share.tolist(), strict=True)
+        if one > LEAST_SHARE
+    )
+    return Dose(
+        columns=(size * frame.seconds_per_byte() * np.where(rose, extra, 0.0),),
+        ceilings=(MOST_COEFFICIENT,),
+        moved=bool(lines),
+        evidence=lines,
     )
 
 

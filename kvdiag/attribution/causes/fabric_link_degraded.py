@@ -54,7 +54,7 @@ def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
         Evidence(
             name=f"nic.link_gbps @ {rate.node}",
             value=f"{rate.base:.4g} → {rate.incident:.4g} Gb/s (mean)",
-            source="counters, nic.link_gbps, means before and after",
+            source="counters, nic.link_gbps: mean, usual → in question",
             threshold=f"< {LEAST_DROP:g}× baseline",
         )
         for rate in frame.rates("nic.link_gbps").values()
@@ -64,6 +64,8 @@ def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
 
 
 def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
+    if frame.standing:
+        return np.zeros(frame.rows), [], "there is no baseline to compare the goodput of large transfers with"
     layout = layout_dose(frame)
     if isinstance(layout, Dose) and layout.moved:
         return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link"

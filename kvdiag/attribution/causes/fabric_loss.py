@@ -42,7 +42,10 @@ def dose(frame: Frame) -> Dose | Missing:
         lines += rate_evidence(metric, rates, "1/s", f"> {FACTOR:g}× and + {LEAST:g} 1/s", most=2)
     columns = by_wire_time(frame, size, np.log1p(events / LEAST))
     requests = float(frame.incident.sum()) / frame.sampling / max(frame.end_s - frame.split_s, 1e-9)
-    most = RECOVERY_S * sum(max(rate.incident - rate.base, 0.0) for _, rate in moved) / max(requests, 1e-9)
+    # Packets that arrive out of order and make nobody send again cost nothing.
+    harmless = "nic.out_of_sequence" if frame.rates("nic.retransmits") else ""
+    costly = sum(max(rate.incident - rate.base, 0.0) for metric, rate in moved if metric != harmless)
+    most = RECOVERY_S * costly / max(requests, 1e-9)
     return Dose(
         columns=columns,
         ceilings=tuple(most / max(float(column[frame.incident].mean()), 1e-12) for column in columns),

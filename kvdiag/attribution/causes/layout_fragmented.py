@@ -9,6 +9,10 @@ from kvdiag.model.missing import Missing
 
 FACTOR = 1.5
 """Half as many again for the same bytes; block sizes come in steps of two, partly filled blocks add a few."""
+LARGE_DESCRIPTOR = 65536.0
+SMALL_DESCRIPTOR = 32768.0
+"""Without a baseline, descriptors below 32 KiB in the mean are fragments: contiguous blocks of one layer are 64 KiB and
+more, and at 8 KiB descriptors posting costs about as much as the transfer (vLLM #50913: 105 ms for 5,000 tokens)."""
 TOUCHED = 0.05
 """Share of the incident's requests with FACTOR times the usual number, where the median request has none of it."""
 
@@ -19,6 +23,8 @@ def dose(frame: Frame) -> Dose | Missing:
     if descriptors is None or size is None:
         return Missing(f"requests have no {'descriptors' if descriptors is None else 'bytes'} column")
     used = (size > 0) & (descriptors > 0)
+    if frame.standing:
+        return _fragments(descriptors, size, used)
     base = used & ~frame.incident
     if not base.any() or not (used & frame.incident).any():
         return Missing("no transfer with bytes and descriptors in one of the periods")
@@ -50,6 +56,28 @@ def dose(frame: Frame) -> Dose | Missing:
                 value=f"{_mean_bytes(descriptors, size, base):,.0f} → "
                 f"{_mean_bytes(descriptors, size, incident):,.0f} B",
                 source="requests, bytes / descriptors",
+            ),
+        ),
+    )
+
+
+def _fragments(descriptors: Floats, size: Floats, used: Mask) -> Dose | Missing:
+    """Return descriptors beyond one per LARGE_DESCRIPTOR bytes, where they are smaller than SMALL_DESCRIPTOR."""
+    if not used.any():
+        return Missing("no transfer with bytes and descriptors")
+    small = used & (size < SMALL_DESCRIPTOR * descriptors)
+    mean = _mean_bytes(descriptors, size, used)
+    return Dose(
+        columns=(np.where(small, descriptors - size / LARGE_DESCRIPTOR, 0.0),),
+        ceilings=(np.inf,),
+        own=True,
+        moved=float(small[used].mean()) > TOUCHED,
+        evidence=(
+            Evidence(
+                name="bytes per descriptor (mean)",
+                value=f"{mean:,.0f} B; {float(small[used].mean()):.0%} of the requests below {SMALL_DESCRIPTOR:,.0f} B",
+                source="requests, bytes / descriptors",
+                threshold=f"> {TOUCHED:.0%} of the requests",
             ),
         ),
     )
