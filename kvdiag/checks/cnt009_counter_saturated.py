@@ -1,0 +1,73 @@
+"""CNT009: no counter stands at its greatest value, where it no longer counts."""
+
+from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.rdma import joined
+from kvdiag.model.finding import Evidence, Finding, Severity
+from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import RdmaCounters
+
+CODE = "CNT009"
+_GREATEST = {
+    "excessive_buffer_overrun_errors": (1 << 4) - 1,
+    "local_link_integrity_errors": (1 << 4) - 1,
+    "link_downed": (1 << 8) - 1,
+    "link_error_recovery": (1 << 8) - 1,
+    "port_rcv_constraint_errors": (1 << 8) - 1,
+    "port_xmit_constraint_errors": (1 << 8) - 1,
+    "port_rcv_errors": (1 << 16) - 1,
+    "port_rcv_remote_physical_errors": (1 << 16) - 1,
+    "port_rcv_switch_relay_errors": (1 << 16) - 1,
+    "port_xmit_discards": (1 << 16) - 1,
+    "symbol_error": (1 << 16) - 1,
+    "VL15_dropped": (1 << 16) - 1,
+    "port_xmit_wait": (1 << 32) - 1,
+}
+"""Widths of the PortCounters attribute (InfiniBand specification, performance management): these stop, they "
+"don't wrap."""
+
+
+def run(hosts: Hosts) -> Outcome:
+    counters = hosts.local.part(RdmaCounters)
+    if isinstance(counters, Missing):
+        return NotObservable(counters.missing)
+    looked_at = [
+        (item, name, value) for item in counters.ports for name, value in item.counters.items() if name in _GREATEST
+    ]
+    if not looked_at:
+        return NotApplicable("no counter of a limited width")
+    full = [(item, name, value) for item, name, value in looked_at if value == _GREATEST[name]]
+    if not full:
+        return Passed(f"{len(looked_at)} counters of limited width are below their greatest values")
+    first = full[0][0]
+    return Failed(
+        (
+            Finding(
+                code=CODE,
+                severity=Severity.INFO,
+                subject=joined(dict.fromkeys(f"{item.device}/{item.port}" for item, _, _ in full)),
+                summary=(
+                    f"{len(full)} counter(s) stand at their greatest value and count no more: their rate reads zero, "
+                    "whatever happens"
+                ),
+                evidence=tuple(
+                    Evidence(
+                        name=f"{item.device}/{item.port} {name}",
+                        value=str(value),
+                        source=f"/sys/class/infiniband/{item.device}/ports/{item.port}/counters/{name}",
+                        threshold=f"below {_GREATEST[name]}",
+                    )
+                    for item, name, value in full[:6]
+                ),
+                action=(
+                    f"perfquery -C {first.device} -P {first.port} -R as root sets the port's counters to zero, "
+                    "for every "
+                    "reader: do it in a quiet moment, and note it"
+                ),
+                host=hosts.local.host,
+                devices=tuple(dict.fromkeys(item.device for item, _, _ in full)),
+            ),
+        )
+    )
+
+
+CHECK = Check(code=CODE, title="no counter is saturated", run=run)
