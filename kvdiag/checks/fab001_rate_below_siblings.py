@@ -3,12 +3,10 @@
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, attribute, device_of, joined, model
+from kvdiag.derive.rdma import active_ports, attribute, device_of, is_bond, joined, model
 from kvdiag.model.finding import Evidence, Finding, Severity
-from kvdiag.model.interfaces import NetInterfaces
-from kvdiag.model.missing import Missing, present
+from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
-from kvdiag.model.snapshot import Snapshot
 
 CODE = "FAB001"
 
@@ -23,7 +21,7 @@ def run(hosts: Hosts) -> Outcome:
     for port in active:
         if not isinstance(port.rate_gbps, Missing):
             make = model(device_of(devices, port))
-            makes[make, port.link_layer, _is_bond(hosts.local, port)].append((port.rate_gbps, port))
+            makes[make, port.link_layer, is_bond(hosts.local, port)].append((port.rate_gbps, port))
     compared = [rated for rated in makes.values() if len(rated) > 1]
     findings = tuple(
         _finding(port, rate, rated, hosts.local.host)
@@ -47,13 +45,6 @@ def _usual(rated: list[tuple[float, Port]]) -> float:
     """
     rates = sorted(rate for rate, _ in rated)
     return rates[len(rates) // 2]
-
-
-def _is_bond(snapshot: Snapshot, port: Port) -> bool:
-    """Return whether the port is a bond: its rate then is that of its links together."""
-    interfaces = present(snapshot.part(NetInterfaces))
-    found = (interfaces.named(gid.netdev) for gid in present(port.gids) or ()) if interfaces else ()
-    return any(interface is not None and interface.bond_slaves for interface in found)
 
 
 def _finding(port: Port, rate: float, rated: list[tuple[float, Port]], host: str) -> Finding:

@@ -3,8 +3,10 @@
 import ipaddress
 from collections.abc import Iterable
 
-from kvdiag.model.missing import Missing
+from kvdiag.model.interfaces import NetInterfaces
+from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Gid, Port, RdmaDevice, RdmaDevices
+from kvdiag.model.snapshot import Snapshot
 
 SOFTWARE_DRIVERS = frozenset({"rdma_rxe", "siw"})
 """Drivers without hardware: no GPU memory, no offload, no path of their own."""
@@ -63,6 +65,13 @@ def routable_v2(port: Port) -> tuple[Gid, ...]:
     gids = () if isinstance(port.gids, Missing) else port.gids
     found = [gid for gid in gids if is_v2(gid) and not is_link_local(gid)]
     return tuple(sorted(found, key=lambda gid: (ipaddress.IPv6Address(gid.gid).ipv4_mapped is None, gid.index)))
+
+
+def is_bond(snapshot: Snapshot, port: Port) -> bool:
+    """Return whether a port is a bond: its rate then is that of its links together."""
+    interfaces = present(snapshot.part(NetInterfaces))
+    found = (interfaces.named(gid.netdev) for gid in present(port.gids) or ()) if interfaces else ()
+    return any(interface is not None and interface.bond_slaves for interface in found)
 
 
 def joined(names: Iterable[str], most: int = 8) -> str:

@@ -37,10 +37,13 @@ class RoceQos:
     interfaces: tuple[InterfaceQos, ...]
     devices: tuple[DeviceTrafficClass, ...]
 
-    def of(self, pci_address: str | Missing) -> tuple[InterfaceQos, ...]:
-        """Return the interfaces on the card at that address: a bonded card's ports are functions of one slot."""
+    def of(self, pci_address: str | Missing, *, whole_card: bool = False) -> tuple[InterfaceQos, ...]:
+        """Return the interfaces of the function at that address, or of all functions of its card (a bond's ports)."""
         if isinstance(pci_address, Missing):
             return ()
         slot = pci_address.rpartition(".")[0]
-        same = tuple(item for item in self.interfaces if item.pci_address == pci_address)
-        return same or tuple(item for item in self.interfaces if item.pci_address.rpartition(".")[0] == slot)
+        return tuple(
+            item
+            for item in self.interfaces
+            if (item.pci_address.rpartition(".")[0] == slot if whole_card else item.pci_address == pci_address)
+        )

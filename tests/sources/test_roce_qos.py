@@ -37,7 +37,7 @@ def test_quality_of_service_of_the_interfaces_of_rdma_cards(tmp_path: Path) -> N
     assert second.pfc == Missing("/commands/dcb-pfc-show-ens1f1np1.txt: no line prio-pfc for ens1f1np1")
     assert [(item.device, item.traffic_class) for item in part.devices] == [("mlx5_0", 106)]
     assert part.of("0000:3b:00.0") == (first,)
-    assert part.of("0000:3b:00.5") == (first, second)
+    assert part.of("0000:3b:00.0", whole_card=True) == (first, second)
     assert part.of(Missing("")) == ()
 
 
