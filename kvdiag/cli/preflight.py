@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,6 +76,13 @@ def preflight(
         Path | None, typer.Option(help="This client's certificate, for peers that ask for one.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of --tls-cert.")] = None,
+    transfer: Annotated[
+        bool, typer.Option("--transfer/--no-transfer", help="Move one verified block each way with each --peer.")
+    ] = True,
+    device: Annotated[str | None, typer.Option(help="RDMA device for that; default: chosen by its GID.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=255, help="Port of the device.")] = None,
+    gid_index: Annotated[int | None, typer.Option(min=0, max=65535, help="GID table slot.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Longest wait for a peer, in seconds.")] = 10.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show passed and inapplicable checks too.")] = False,
     output: Annotated[
         PreflightFormat,
@@ -87,8 +94,9 @@ def preflight(
 ) -> int:
     """Check this host, its serving process and its peers for what breaks KV transfers, before traffic flows.
 
-    Nothing is changed and no traffic is made. Exit codes: 0 nothing found, 1 warnings, 2 critical findings, 3 nothing
-    could be examined.
+    Nothing is changed. The only traffic is what --peer makes: a few questions to each agent and, where both ends have
+    RDMA, two blocks of 64 KiB. Exit codes: 0 nothing found, 1 warnings, 2 critical findings, 3 nothing could be
+    examined.
 
     Example: kvdiag preflight --peer decode-1:18580 --ignore CNT --fail-on critical
     """
@@ -101,7 +109,20 @@ def preflight(
     local = read_host(root, snapshot, pid, tuple(log or ()))
     peers = read_peers(peer_root or [], peer_snapshot or [])
     if peer:
-        peers += _fetch(peer, token_file, tls_cert, tls_key, tls_ca)
+        # Blocks move from this machine: between a copied host and a peer they would prove nothing.
+        moves = transfer and root is None and snapshot is None
+        peers += _meet(
+            peer,
+            token_file,
+            tls_cert,
+            tls_key,
+            tls_ca,
+            timeout_s=timeout,
+            transfer=moves,
+            device=device,
+            port=port,
+            gid_index=gid_index,
+        )
     threshold = fail_on.value if fail_on else settings.fail_on or "warning"
     document = _judge(local, peers, chosen, settings, threshold)
     if out is not None:
@@ -177,12 +198,15 @@ def _chosen(selected: list[str], ignored: list[str]) -> "tuple[Check, ...]":
     return select(discover(), selected, ignored)
 
 
-def _fetch(
-    peers: list[str], token_file: Path | None, cert: Path | None, key: Path | None, ca: Path | None
+def _meet(
+    peers: list[str], token_file: Path | None, cert: Path | None, key: Path | None, ca: Path | None, **options: Any
 ) -> "list[Snapshot]":
     require("kvdiag_probes.control.client", "probes", "kvdiag preflight --peer")
-    from kvdiag_probes.control.client import fetch_snapshot
+    require("numpy", "probes", "kvdiag preflight --peer")
+    from kvdiag_probes.control.address import parse_address
     from kvdiag_probes.control.credential import load_credential
+    from kvdiag_probes.pair import PairOptions, meet
 
-    credential = load_credential(token_file, cert, key, ca)
-    return [fetch_snapshot(peer, credential) for peer in peers]
+    loaded = load_credential(token_file, cert, key, ca)
+    addresses = [parse_address(peer, "--peer") for peer in peers]
+    return [meet(PairOptions(peer=address, credential=loaded, **options)) for address in addresses]

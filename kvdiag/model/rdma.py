@@ -19,7 +19,9 @@ class Gid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """`state` and `phys_state` without their number ("ACTIVE", "LinkUp"); `rate_gbps` in 10^9 bit/s."""
+    """`state` and `phys_state` without their number ("ACTIVE", "LinkUp"); `rate_gbps` in 10^9 bit/s; `pkeys` the used
+    P_Keys in order, with the membership bit 0x8000.
+    """
 
     device: str
     number: int
@@ -30,6 +32,7 @@ class Port:
     rate_text: str | Missing
     lid: int | Missing
     gids: tuple[Gid, ...] | Missing
+    pkeys: tuple[int, ...] | Missing
 
     @property
     def name(self) -> str:

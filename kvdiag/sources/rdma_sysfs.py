@@ -93,7 +93,17 @@ def _port(tree: Tree, device: str, number: int) -> Port:
         rate_text=rate_text,
         lid=tree.number(f"{base}/lid", base=16),
         gids=_gids(tree, base),
+        pkeys=_pkeys(tree, base),
     )
+
+
+def _pkeys(tree: Tree, base: str) -> tuple[int, ...] | Missing:
+    """Return the used slots of the table, in order; most slots of it hold 0."""
+    names = tree.names(f"{base}/pkeys")
+    if isinstance(names, Missing):
+        return names
+    keys = (tree.number(f"{base}/pkeys/{index}", base=16) for index in sorted(map(int, filter(str.isdecimal, names))))
+    return tuple(dict.fromkeys(key for key in keys if not isinstance(key, Missing) and key))
 
 
 def _gids(tree: Tree, base: str) -> tuple[Gid, ...] | Missing:

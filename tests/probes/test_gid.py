@@ -24,6 +24,7 @@ def device(name: str, *gids: Gid, state: str = "ACTIVE", link_layer: str = "Ethe
         rate_text="100 Gb/sec",
         lid=absent,
         gids=gids,
+        pkeys=absent,
     )
     return RdmaDevice(
         name=name,

@@ -83,7 +83,10 @@ class VerifyAnswer(_Message, frozen=True, kw_only=True):
 
 
 class Hello(_Message, frozen=True, kw_only=True):
-    """What an agent says of itself, and the limits that it holds a probe to (bytes, seconds, count)."""
+    """What an agent says of itself, and the limits that it holds a probe to (bytes, seconds, count).
+
+    `time_s` is its clock when it answered, in seconds since the epoch.
+    """
 
     protocol: int
     version: _Text
@@ -91,6 +94,7 @@ class Hello(_Message, frozen=True, kw_only=True):
     max_buffer_bytes: int
     max_sessions: int
     session_idle_s: float
+    time_s: float
 
 
 class Refusal(_Message, frozen=True, kw_only=True):

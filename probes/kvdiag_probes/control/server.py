@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -105,6 +106,7 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
                 max_buffer_bytes=limits.max_buffer_bytes,
                 max_sessions=limits.max_sessions,
                 session_idle_s=limits.session_idle_s,
+                time_s=time.time(),
             )
         )
 
