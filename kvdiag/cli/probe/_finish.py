@@ -1,7 +1,7 @@
 """How every probe ends: the document is kept, judged against flags and history, printed, and turned into a code."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,26 @@ def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None)
     prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
     scale = (_BINARY if "i" in unit else _DECIMAL)[prefix]
     return number * scale / (8 if unit[-3] == "b" else 1)
+
+
+def parse_names(text: str, flag: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return a comma-separated selection in the order given; UsageError names the flag and what there is."""
+    from kvdiag.errors import UsageError
+
+    names = tuple(part.strip() for part in text.split(","))
+    if set(names) - set(known) or len(set(names)) != len(names):
+        raise UsageError(f"{flag}: {text!r}: give each of {', '.join(known)} at most once")
+    return names
+
+
+def parse_counts(text: str, flag: str, most: int) -> tuple[int, ...]:
+    """Return a comma-separated list of counts from 1 to `most`; UsageError names the flag."""
+    from kvdiag.errors import UsageError
+
+    words = [part.strip() for part in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= most for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"{flag}: {text!r}: give different counts from 1 to {most}, for example 1,2,4")
+    return tuple(int(word) for word in words)
 
 
 def progress() -> Callable[[str], None]:

@@ -57,7 +57,7 @@ def _run(**given: Any) -> int:
     from kvdiag_probes import compare as probe
     from kvdiag_probes.budget import Budget
 
-    methods = _methods(given["methods"], probe.METHODS)
+    methods = _finish.parse_names(given["methods"], "--methods", probe.METHODS)
     allowed = _finish.parse_rate(given["budget"], "--budget") if given["budget"] else None
     if given["min_bandwidth"]:
         _finish.parse_rate(given["min_bandwidth"], "--min-bandwidth", 1.0)
@@ -89,13 +89,3 @@ def _run(**given: Any) -> int:
     )
     contradicted = any(one.proof.status == "contradicted" for one in found.proofs)
     return _finish.finish(document, render, given, metrics, warning=contradicted)
-
-
-def _methods(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    from kvdiag.errors import UsageError
-
-    names = tuple(part.strip() for part in text.split(","))
-    wrong = [name for name in names if name not in known]
-    if wrong or len(set(names)) != len(names):
-        raise UsageError(f"--methods: {text!r}: give each of {', '.join(known)} at most once")
-    return names

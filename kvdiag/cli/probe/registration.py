@@ -1,0 +1,90 @@
+"""`kvdiag probe register`: what registering memory costs on this host's RDMA device."""
+
+from typing import Annotated, Any
+
+import typer
+
+from kvdiag.cli._output import Format, FormatOption, require
+from kvdiag.cli.probe import _options as flags
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="register")(probe_register)
+
+
+def probe_register(
+    device: flags.Device = None,
+    size: flags.Size = "4KiB,1MiB,16MiB,64MiB",
+    pages: Annotated[str, typer.Option("--pages", help="Of 4KiB, thp, hugetlb.")] = "4KiB,thp,hugetlb",
+    regions: Annotated[str, typer.Option("--regions", help="Cut the largest size into so many regions.")] = "1,64,1024",
+    threads: Annotated[str, typer.Option("--threads", help="Threads that register side by side.")] = "1,2,4",
+    rounds: flags.Rounds = 7,
+    kv: Annotated[str, typer.Option("--kv", help="KV cache of one request, for the verdict.")] = "1GiB",
+    budget_ms: Annotated[
+        float | None, typer.Option("--budget-ms", min=0, help="Fail (exit 2) where registering --kv takes longer.")
+    ] = None,
+    limit_bytes: Annotated[
+        str, typer.Option("--limit-bytes", help="Pin at most so much in search of the memlock limit.")
+    ] = "256MiB",
+    limit_regions: Annotated[
+        int, typer.Option("--limit-regions", min=1, max=1 << 22, help="Make at most so many regions.")
+    ] = 4096,
+    out: flags.History = None,
+    baseline: flags.Baseline = None,
+    tolerance: flags.Tolerance = 0.1,
+    output: FormatOption = Format.TEXT,
+) -> int:
+    """Time registration by size, page kind, regions and threads, find its limits, and judge it for the request path.
+
+    Needs no peer. Example: kvdiag probe register --device mlx5_0 --kv 640MiB --budget-ms 5
+    """
+    return _run(**locals())
+
+
+def _run(**given: Any) -> int:
+    require("numpy", "probes", "kvdiag probe register")
+    from kvdiag.cli.probe import _finish
+    from kvdiag.derive.probe_verdicts import judge
+    from kvdiag.model.probe_register import RegisterDocument, RegisterSettings
+    from kvdiag.report.json import head
+    from kvdiag.report.probe_register_text import render
+    from kvdiag_probes import register_probe as probe
+    from kvdiag_probes.registration import judge_path
+    from kvdiag_probes.sizes import parse_size, parse_sizes
+
+    pages = _finish.parse_names(given["pages"], "--pages", probe.PAGES)
+    most = 1 << 40
+    sizes = tuple(sorted(parse_sizes(given["size"])))
+    regions = _finish.parse_counts(given["regions"], "--regions", most=1 << 20)
+    threads = _finish.parse_counts(given["threads"], "--threads", most=256)
+    kv_bytes = parse_size(given["kv"], "--kv", most=most)
+    limit_bytes = parse_size(given["limit_bytes"], "--limit-bytes", most=most)
+    device, link = probe.choose_device(given["device"])
+    settings = RegisterSettings(
+        device=device,
+        sizes=sizes,
+        pages=pages,
+        regions=regions,
+        threads=threads,
+        rounds=given["rounds"],
+        kv_bytes=kv_bytes,
+        budget_s=None if given["budget_ms"] is None else given["budget_ms"] / 1e3,
+    )
+    found = probe.measure(settings, limit_bytes, given["limit_regions"], _finish.progress())
+    verdict = judge_path(found.rows, kv_bytes, link, settings.budget_s)
+    cost = probe.kv_metric(found.rows, verdict)
+    judged = () if settings.budget_s is None else (judge("--budget-ms", cost, settings.budget_s),)
+    document = RegisterDocument(
+        **head("kvdiag.probe-register/1"),  # type: ignore[arg-type]
+        settings=settings,
+        rows=tuple(found.rows),
+        regions=tuple(found.regions),
+        threads=tuple(found.threads),
+        limits=found.limits,
+        verdict=verdict,
+        judgements=judged,
+        missing=tuple(found.missing),
+    )
+    metrics = [one for row in found.rows for one in (row.register, row.deregister)]
+    metrics += [row.register for row in found.regions] + [row.per_second for row in found.threads] + [cost]
+    return _finish.finish(document, render, given, metrics)

@@ -1,0 +1,43 @@
+"""`kvdiag probe register` for people."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvdiag.model.probe_register import RegisterDocument
+from kvdiag.report import probe_parts as parts
+
+_US = 1e6
+
+
+def render(document: RegisterDocument) -> RenderableType:
+    """Return everything a terminal shows; medians in microseconds."""
+    rows = (
+        (
+            f"{row.pages}, {'touched' if row.touched else 'untouched'}",
+            str(row.size_bytes),
+            *(f"{one.value * _US:.1f}" for one in (row.register, row.again, row.deregister)),
+        )
+        for row in document.rows
+    )
+    many = (
+        (str(row.regions), str(row.region_bytes), *(f"{m.value * _US:.1f}" for m in (row.register, row.deregister)))
+        for row in document.regions
+    )
+    threads = ((str(row.threads), str(row.size_bytes), f"{row.per_second.value:.0f}") for row in document.threads)
+    limits = (
+        (row.name, "none" if row.allowed is None else str(row.allowed), str(row.reached), row.refusal or "not reached")
+        for row in document.limits
+    )
+    return Group(
+        Text(f"registration on {document.settings.device}, {document.settings.rounds} rounds", style="bold"),
+        parts.table(("pages", "#bytes", "register[µs]", "again[µs]", "deregister[µs]"), rows),
+        parts.table(("#regions", "#bytes each", "register all[µs]", "deregister all[µs]"), many),
+        parts.table(("#threads", "#bytes", "register+deregister/s"), threads),
+        parts.table(("limit", "allowed", "reached", "refusal"), limits),
+        Text(
+            f"in the request path: {document.verdict.on_path.replace('_', ' ')}: {document.verdict.reason}",
+            style="bold",
+        ),
+        *parts.judgements(document.judgements),
+        *(Text(reason) for reason in document.missing),
+    )

@@ -1,0 +1,124 @@
+"""`kvdiag probe register` from the choice of device to the verdict; what is refused is named, the rest goes on."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from kvdiag.derive.cost_line import cost_line
+from kvdiag.errors import UndeterminedError, UsageError
+from kvdiag.model.missing import Missing
+from kvdiag.model.probe_judgement import Metric
+from kvdiag.model.probe_register import (
+    LimitRow,
+    RegionsRow,
+    RegisterRow,
+    RegisterSettings,
+    RegisterVerdict,
+    ThreadsRow,
+)
+from kvdiag_probes import registration
+from kvdiag_probes.libibverbs import Domain, RegistrationRefusedError
+from kvdiag_probes.pages import PageKind
+from kvdiag_probes.rdma_path import read_devices
+from kvdiag_probes.sizes import format_size
+
+PAGES: tuple[PageKind, ...] = ("4KiB", "thp", "hugetlb")
+
+
+class Registration:
+    """What was measured so far; filled in by `measure`."""
+
+    def __init__(self) -> None:
+        self.rows: list[RegisterRow] = []
+        self.regions: list[RegionsRow] = []
+        self.threads: list[ThreadsRow] = []
+        self.limits: tuple[LimitRow, ...] = ()
+        self.missing: list[str] = []
+
+
+def choose_device(name: str | None) -> tuple[str, float | None]:
+    """Return a device and its fastest port's bytes per second; the first with an ACTIVE port where none is named."""
+    devices = read_devices().devices
+    if not devices:
+        raise UndeterminedError("no RDMA device on this host: nothing registers memory; load the NIC's RDMA driver")
+    named = [device for device in devices if name in (None, device.name)]
+    if not named:
+        raise UsageError(f"--device {name}: there is none; there are {', '.join(d.name for d in devices)}")
+    chosen = min(named, key=lambda device: not any(port.state == "ACTIVE" for port in device.ports))
+    rates = [port.rate_gbps for port in chosen.ports if not isinstance(port.rate_gbps, Missing)]
+    return chosen.name, max(rates) * 1e9 / 8 if rates else None
+
+
+def measure(
+    settings: RegisterSettings,
+    limit_bytes: int,
+    limit_regions: int,
+    progress: Callable[[str], None],
+    open_domain: Callable[[str], AbstractContextManager[registration.Registrar]] = Domain,
+) -> Registration:
+    """Measure everything; UndeterminedError where not one registration is possible, with the reason of each."""
+    found = Registration()
+    largest, rounds = max(settings.sizes), settings.rounds
+
+    def attempt(what: str, call: Callable[[], None]) -> None:
+        progress(what)
+        try:
+            call()
+        except RegistrationRefusedError as error:
+            memlock = registration.soft_memlock()
+            hint = "" if memlock is None else f" (memlock limit {memlock} bytes: ulimit -l, LimitMEMLOCK=)"
+            found.missing.append(f"{what}: refused: {os.strerror(error.code)}{hint}")
+        except UndeterminedError as error:
+            found.missing.append(f"{what}: {error}")
+
+    with open_domain(settings.device) as domain:
+        for kind in (kind for kind in PAGES if kind in settings.pages):
+            for size in settings.sizes:
+                for touched in (True, False) if kind == "4KiB" else (True,):
+                    attempt(
+                        f"{format_size(size)} in {kind} pages, {'touched' if touched else 'untouched'}",
+                        lambda kind=kind, size=size, touched=touched: found.rows.append(  # type: ignore[misc]
+                            registration.time_pages(domain, kind, size, rounds, touched=touched)
+                        ),
+                    )
+        for count in settings.regions:
+            attempt(
+                f"{format_size(largest)} in {count} regions",
+                lambda count=count: found.regions.append(  # type: ignore[misc]
+                    registration.time_regions(domain, largest, count, rounds)
+                ),
+            )
+        size = min(largest, 1 << 20)
+        for count in settings.threads:
+            attempt(
+                f"{count} threads",
+                lambda count=count: found.threads.append(  # type: ignore[misc]
+                    registration.time_threads(domain, size, count, rounds)
+                ),
+            )
+        progress("limits")
+        found.limits = registration.reach_limits(domain, limit_bytes, limit_regions, registration.soft_memlock())
+    if not found.rows:
+        raise UndeterminedError(f"{settings.device}: nothing could be registered: {'; '.join(found.missing)}")
+    return found
+
+
+def kv_metric(rows: list[RegisterRow], verdict: RegisterVerdict) -> Metric:
+    """Return the verdict's cost as a metric whose interval comes from the medians' intervals."""
+    base = [row for row in rows if row.pages == "4KiB" and row.touched]
+    low: float | None = None
+    high: float | None = None
+    lows = [(row.size_bytes, (row.register.low or 0) + (row.deregister.low or 0)) for row in base]
+    highs = [(row.size_bytes, (row.register.high or 0) + (row.deregister.high or 0)) for row in base]
+    if base and all(seconds for _, seconds in (*lows, *highs)):
+        bounds = [fixed + slope * verdict.kv_bytes for fixed, slope in map(cost_line, (lows, highs))]
+        low, high = min(verdict.kv_s, *bounds), max(verdict.kv_s, *bounds)
+    return Metric(
+        name="kv.register_and_deregister",
+        unit="seconds",
+        better="lower",
+        value=verdict.kv_s,
+        low=low,
+        high=high,
+        samples=min((row.register.samples for row in base), default=0),
+    )

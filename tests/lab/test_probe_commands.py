@@ -1,0 +1,63 @@
+"""The probes that compare, register, connect and move KV shapes, on soft-RoCE: few runs, many relations in each."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import validate
+
+from kvdiag.report.json import published_schema
+from tests.lab import probing
+from tests.lab.topology import Wire, with_memlock
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(scope="module")
+def wire(lab_pair: Wire) -> Iterator[Wire]:
+    """Serve at b; whatever the tests did, both machines end with the RDMA objects that they began with."""
+    before = [probing.objects(end.machine) for end in lab_pair.ends]
+    with probing.agent(lab_pair.b):
+        yield lab_pair
+    for end, wanted in zip(lab_pair.ends, before, strict=True):
+        probing.await_objects(end.machine, wanted)
+
+
+def local(wire: Wire, arguments: str) -> str:
+    """Return the command line of a probe that needs no peer, at end a."""
+    return f"exec {probing.KVDIAG} probe {arguments} --device {wire.a.device} -f json"
+
+
+def checked(text: str, schema: str) -> dict[str, Any]:
+    """Return a document that fits its published schema."""
+    document: dict[str, Any] = json.loads(text)
+    validate(document, published_schema(schema))
+    return document
+
+
+def test_registration_costs_grow_with_the_pages_and_memlock_is_reached_cleanly(wire: Wire) -> None:
+    flags = "--size 4KiB,1MiB,16MiB --regions 1,64 --threads 1,2 --rounds 5 --limit-regions 512"
+    result = wire.a.machine.run(local(wire, f"register {flags} --pages 4KiB,thp"), 120)
+    assert result.rc == 0, result.stderr
+    document = checked(result.stdout, "kvdiag.probe-register-1")
+    cost = {(row["pages"], row["touched"], row["size_bytes"]): row for row in document["rows"]}
+    touched = [cost["4KiB", True, size]["register"]["value"] for size in (4096, 1 << 20, 16 << 20)]
+    assert touched == sorted(touched) and touched[2] > 4 * touched[0]
+    untouched = cost["4KiB", False, 16 << 20]
+    assert untouched["register"]["value"] > 3 * touched[2]
+    # Registering faulted every page in: the second time costs what touched memory costs.
+    assert untouched["again"]["value"] < untouched["register"]["value"] / 2
+    whole, cut = document["regions"]
+    assert cut["regions"] * cut["region_bytes"] == whole["region_bytes"] == 16 << 20
+    assert {row["name"]: row["status"] for row in document["limits"]}["memlock"] == "not_reached"
+    assert document["verdict"]["kv_s"] > 0 and document["missing"] == []
+
+    limited = with_memlock(local(wire, "register --size 4KiB,1MiB --regions 1 --threads 1 --rounds 5"), 1 << 19)
+    result = wire.a.machine.run(limited, 120)
+    assert result.rc == 0, result.stderr
+    document = checked(result.stdout, "kvdiag.probe-register-1")
+    (memlock,) = [row for row in document["limits"] if row["name"] == "memlock"]
+    assert (memlock["allowed"], memlock["refusal"]) == (1 << 19, "ENOMEM")
+    assert (1 << 19) - 65536 <= memlock["reached"] <= 1 << 19
+    assert any("memlock limit 524288 bytes" in text for text in document["missing"])
