@@ -77,7 +77,7 @@ def _finding(nic: NicCounters, device: str, sent: int, received: int, host: str)
             ),
         ),
         action=(
-            f"read them again under load: ethtool -S {nic.name} | grep -E 'tx.*(pause|xoff)'; if they grow, see FAB005, "
+            f"read them again under load: ethtool -S {nic.name} | grep -E 'tx.*(pause|xoff)'; if they grow: FAB005, "
             "GDR012, GDR013 and the NUMA node of the receiving memory"
         ),
         host=host,

@@ -9,10 +9,13 @@ from kvdiag.model.missing import Missing
 class Kernel:
     """`modules` as /proc/modules names them (built-in ones are not listed); `memory_bytes` is MemTotal.
 
-    `nvidia_version` is the text of /proc/driver/nvidia/version, Missing where that driver is not loaded.
+    `huge_pages` are those set aside (HugePages_Total), of `huge_page_bytes` each. `nvidia_version` is the text of
+    /proc/driver/nvidia/version, Missing where that driver is not loaded.
     """
 
     release: str | Missing
     modules: tuple[str, ...] | Missing
     memory_bytes: int | Missing
     nvidia_version: str | Missing
+    huge_pages: int | Missing
+    huge_page_bytes: int | Missing

@@ -1,5 +1,6 @@
 """The user-space side of RDMA: provider libraries, the devices libibverbs lists, and the device nodes."""
 
+import re
 from dataclasses import dataclass, field
 
 from kvdiag.model.missing import Missing
@@ -9,12 +10,24 @@ from kvdiag.model.missing import Missing
 class VerbsProviders:
     """`drivers` from *.driver files, `libraries` the provider files (libNAME-rdmavN.so) beside libibverbs.
 
-    `root` is where they were looked for: "/", or the root of the serving process ("/proc/PID/root").
+    `root` is where they were looked for: "/", or the root of the serving process ("/proc/PID/root"). `libibverbs` is
+    the file that libibverbs.so.1 leads to ("libibverbs.so.1.14.50.0"): its last two numbers are rdma-core's version.
     """
 
     root: str
     drivers: tuple[str, ...] | Missing
     libraries: tuple[str, ...] | Missing
+    libibverbs: str | Missing
+
+    @property
+    def rdma_core(self) -> int | Missing:
+        """Return the release of rdma-core (50 for 50.0), or Missing with the reason."""
+        if isinstance(self.libibverbs, Missing):
+            return self.libibverbs
+        match = re.fullmatch(r"libibverbs\.so\.1\.\d{1,4}\.(\d{1,4})\.\d{1,4}", self.libibverbs)
+        return (
+            int(match[1]) if match else Missing(f"libibverbs.so.1 leads to {self.libibverbs}, which names no release")
+        )
 
     def has(self, provider: str) -> bool | Missing:
         """Return whether both the driver file and the library of a provider are there."""

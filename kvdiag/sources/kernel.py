@@ -7,8 +7,6 @@ from kvdiag.model.missing import Missing
 from kvdiag.sources.base import Context
 from kvdiag.sources.tree import Tree
 
-_MEMORY = re.compile(r"^MemTotal:\s+(\d+) kB", re.MULTILINE)
-
 
 class KernelSource:
     """Each attribute is Missing on its own; the whole is Missing where /proc cannot be listed."""
@@ -24,8 +22,10 @@ class KernelSource:
         return Kernel(
             release=tree.read("/proc/sys/kernel/osrelease"),
             modules=modules if isinstance(modules, Missing) else _first_words(modules),
-            memory_bytes=_memory(tree),
+            memory_bytes=_meminfo(tree, "MemTotal", 1024),
             nvidia_version=tree.read("/proc/driver/nvidia/version"),
+            huge_pages=_meminfo(tree, "HugePages_Total", 1),
+            huge_page_bytes=_meminfo(tree, "Hugepagesize", 1024),
         )
 
 
@@ -33,12 +33,13 @@ def _first_words(text: str) -> tuple[str, ...]:
     return tuple(sorted(line.split()[0] for line in text.splitlines() if line.strip()))
 
 
-def _memory(tree: Tree) -> int | Missing:
+def _meminfo(tree: Tree, name: str, unit: int) -> int | Missing:
+    """Return a value of /proc/meminfo in bytes or, with a unit of 1, as a count."""
     text = tree.read("/proc/meminfo")
     if isinstance(text, Missing):
         return text
-    match = _MEMORY.search(text)
-    return int(match[1]) * 1024 if match else Missing("/proc/meminfo has no line MemTotal")
+    match = re.search(rf"^{name}:\s+(\d{{1,18}})\b", text, re.MULTILINE)
+    return int(match[1]) * unit if match else Missing(f"/proc/meminfo has no line {name}")
 
 
 SOURCE = KernelSource()

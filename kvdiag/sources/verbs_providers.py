@@ -22,7 +22,10 @@ class VerbsProvidersSource:
         root = f"/proc/{context.pid}/root"
         prefix = root if context.pid is not None and tree.exists(f"{root}/etc") else ""
         return VerbsProviders(
-            root=prefix or "/", drivers=_drivers(tree, f"{prefix}/etc/libibverbs.d"), libraries=_libraries(tree, prefix)
+            root=prefix or "/",
+            drivers=_drivers(tree, f"{prefix}/etc/libibverbs.d"),
+            libraries=_libraries(tree, prefix),
+            libibverbs=_libibverbs(tree, prefix),
         )
 
 
@@ -40,16 +43,23 @@ def _drivers(tree: Tree, folder: str) -> tuple[str, ...] | Missing:
 
 def _libraries(tree: Tree, prefix: str) -> tuple[str, ...] | Missing:
     """Return the names of provider libraries and of libibverbs, in the folders where distributions put them."""
-    folders = [
-        candidate
-        for root in _LIBRARY_ROOTS
-        for folder in (f"{prefix}{root}", *_multiarch(tree, f"{prefix}{root}"))
-        for candidate in (folder, f"{folder}/libibverbs")
-    ]
+    folders = [candidate for folder in _folders(tree, prefix) for candidate in (folder, f"{folder}/libibverbs")]
     listed = [names for folder in folders if not isinstance(names := tree.names(folder), Missing)]
     if not listed:
         return Missing(f"none of {', '.join(_LIBRARY_ROOTS)} can be listed")
     return tuple(sorted({name for names in listed for name in names if _PROVIDER.match(name) or _CORE.match(name)}))
+
+
+def _libibverbs(tree: Tree, prefix: str) -> str | Missing:
+    for folder in _folders(tree, prefix):
+        found = tree.link(f"{folder}/libibverbs.so.1")
+        if not isinstance(found, Missing):
+            return found
+    return Missing(f"no link libibverbs.so.1 in {', '.join(_LIBRARY_ROOTS)}")
+
+
+def _folders(tree: Tree, prefix: str) -> list[str]:
+    return [f for root in _LIBRARY_ROOTS for f in (f"{prefix}{root}", *_multiarch(tree, f"{prefix}{root}"))]
 
 
 def _multiarch(tree: Tree, root: str) -> list[str]:

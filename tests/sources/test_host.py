@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from kvdiag.model.driver_versions import DriverVersions
 from kvdiag.model.interfaces import NetInterfaces
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing
 from kvdiag.model.pci import PciFunctions
 from kvdiag.model.serving import Environment, Variable
-from kvdiag.sources import environment, interfaces, kernel, pci
+from kvdiag.sources import driver_versions, environment, interfaces, kernel, pci
 from kvdiag.sources.base import Context
 from tests.trees import HOSTS, write_tree
 
@@ -72,6 +73,7 @@ def test_kernel_facts(tmp_path: Path) -> None:
     assert isinstance(part, Kernel)
     assert part.modules == ("ib_core", "nvidia_peermem")
     assert part.memory_bytes == Missing("/proc/meminfo has no line MemTotal")
+    assert part.huge_pages == Missing("/proc/meminfo has no line HugePages_Total")
     assert part.nvidia_version == Missing("/proc/driver/nvidia/version does not exist")
 
 
@@ -85,3 +87,20 @@ def test_only_listed_variables_leave_the_environment(tmp_path: Path, monkeypatch
     write_tree("commands/env.txt = UCX_TLS=tcp\\nHF_TOKEN=secret\\nno pair", tmp_path)
     part = environment.SOURCE.read(Context(root=tmp_path, live=False))
     assert part == Environment(variables=expected, origin="/commands/env.txt")
+
+
+def test_memory_and_huge_pages(tmp_path: Path) -> None:
+    write_tree("proc/meminfo = MemTotal: 1024 kB\\nHugePages_Total:       7\\nHugepagesize:       2048 kB", tmp_path)
+    part = kernel.SOURCE.read(Context(root=tmp_path, live=False))
+    assert isinstance(part, Kernel)
+    assert (part.memory_bytes, part.huge_pages, part.huge_page_bytes) == (1 << 20, 7, 2 << 20)
+
+
+def test_drivers_of_the_distribution_tell_no_version(tmp_path: Path) -> None:
+    write_tree(
+        "sys/module/bnxt_re/version = 237.0.1.0\nsys/module/mlx5_core/refcnt = 3\nsys/module/x/version = 1", tmp_path
+    )
+    part = driver_versions.SOURCE.read(Context(root=tmp_path, live=False))
+    assert isinstance(part, DriverVersions)
+    assert part.versions == {"bnxt_re": "237.0.1.0"}
+    assert part.of("mlx5_core") == Missing("/sys/module/mlx5_core/version does not exist")

@@ -36,9 +36,7 @@ def test_devices_and_mtu_of_ibv_devinfo() -> None:
 
 
 def test_limits_are_those_of_the_device_not_of_its_ports() -> None:
-    text = (
-        "hca_id: ionic_0\n\tvendor_part_id:\t4098\n\tmax_qp:\t262144\n\tmax_srq:\t0\n\tatomic_cap:\tATOMIC_NONE (0)\n"
-    )
+    text = "hca_id: ionic_0\n\tvendor_part_id: 4098\n\tmax_qp: 262144\n\tmax_srq: 0\n\tatomic_cap: ATOMIC_NONE (0)\n"
     part = VerbsDevices(devices=verbs_devices.parse(text + "\tport: 1\n\tmax_msg_sz: 0x40000000\n"), origin="file")
     assert part.devices[0].limits == {"vendor_part_id": 4098, "max_qp": 262144, "max_srq": 0}
     assert part.devices[0].texts == {"atomic_cap": "ATOMIC_NONE"}
@@ -78,7 +76,17 @@ def test_the_root_of_the_named_process_is_preferred(tmp_path: Path) -> None:
         tmp_path,
     )
     part = verbs_providers.SOURCE.read(Context(root=tmp_path, live=False, pid=7))
-    assert part == VerbsProviders(root="/proc/7/root", drivers=(), libraries=())
+    assert isinstance(part, VerbsProviders)
+    assert (part.root, part.drivers, part.libraries) == ("/proc/7/root", (), ())
+    assert isinstance(part.libibverbs, Missing)
+    assert part.rdma_core == part.libibverbs
+
+
+def test_the_release_of_rdma_core_is_in_the_name_of_libibverbs(tmp_path: Path) -> None:
+    write_tree("usr/lib64/libibverbs.so.1 -> libibverbs.so.1.14.50.0\netc/os-release = ID=x", tmp_path)
+    part = verbs_providers.SOURCE.read(Context(root=tmp_path, live=False))
+    assert isinstance(part, VerbsProviders)
+    assert (part.libibverbs, part.rdma_core) == ("libibverbs.so.1.14.50.0", 50)
 
 
 def test_nodes_are_read_from_a_listing(tmp_path: Path) -> None:
