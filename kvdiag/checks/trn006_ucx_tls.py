@@ -94,4 +94,4 @@ def _judge(named: NamedEnvironment, ports: list[Port], host: str) -> Finding | N
     )
 
 
-CHECK = Check(code=CODE, title="UCX_TLS leaves UCX its RDMA transports", run=run)
+CHECK = Check(code=CODE, title="UCX_TLS leaves UCX its RDMA transports", run=run, explains=("TRN003",))

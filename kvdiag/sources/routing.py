@@ -11,6 +11,8 @@ from kvdiag.sources.tree import Tree
 
 _CONF = "/proc/sys/net/ipv4/conf"
 _UP, _REJECT = 0x1, 0x200
+_LIMIT = 1 << 32
+"""Metrics and priorities are 32-bit numbers; a larger one is no text of the kernel's."""
 
 
 class RoutingSource:
@@ -44,7 +46,7 @@ def _ipv4_routes(text: str) -> list[Route]:
             metric = int(fields[6])
         except (IndexError, ValueError):
             continue
-        if flags & _UP and not flags & _REJECT:
+        if flags & _UP and not flags & _REJECT and 0 <= metric < _LIMIT:
             via = "" if int(gateway) == 0 else str(gateway)
             found.append(Route(interface=fields[0], network=str(network), gateway=via, metric=metric))
     return found
@@ -66,7 +68,13 @@ def _ipv6_routes(text: str) -> list[Route]:
             interface = fields[9]
         except (IndexError, ValueError):
             continue
-        if interface != "lo" and flags & _UP and not flags & _REJECT and not network.is_multicast:
+        if (
+            interface != "lo"
+            and 0 <= metric < _LIMIT
+            and flags & _UP
+            and not flags & _REJECT
+            and not network.is_multicast
+        ):
             via = "" if gateway.is_unspecified else str(gateway)
             if network.prefixlen < 128:
                 found.append(Route(interface=interface, network=str(network), gateway=via, metric=metric))
@@ -79,16 +87,18 @@ def _source_rules(context: Context) -> tuple[SourceRule, ...] | Missing:
         return said
     try:
         rules = json.loads(said.text or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return Missing(f"{said.origin}: not the JSON of `ip -j rule`")
     if not isinstance(rules, list):
         return Missing(f"{said.origin}: not the JSON list of `ip -j rule`")
     found = []
     for rule in rules:
-        if isinstance(rule, dict) and isinstance(rule.get("priority"), int) and rule.get("src", "all") != "all":
-            length = rule.get("srclen")
-            source = f"{rule['src']}/{length}" if length is not None else str(rule["src"])
-            found.append(SourceRule(priority=rule["priority"], source=source, table=str(rule.get("table", ""))))
+        if not isinstance(rule, dict) or rule.get("src", "all") == "all":
+            continue
+        priority, length = rule.get("priority"), rule.get("srclen")
+        source = f"{rule['src']}/{length}" if length is not None else str(rule["src"])
+        if isinstance(priority, int) and 0 <= priority < _LIMIT:
+            found.append(SourceRule(priority=priority, source=source, table=str(rule.get("table", ""))))
     return tuple(found)
 
 
