@@ -286,7 +286,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector(
         "queue_failed",
         b"failed to create ",
-        _errno(_UCX_HEAD + r"failed to create (?P<object>\w{1,4} QP)\b.{0,160}?: (?P<why>[A-Za-z/ ]+)"),
+        _errno(_UCX_HEAD + r".{0,40}?failed to create (?P<object>\w{1,4} QP)\b.{0,160}?: (?P<why>[A-Za-z/ ]+)"),
     ),
     Detector(
         "queue_limit",
