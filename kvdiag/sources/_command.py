@@ -28,6 +28,8 @@ def output(context: Context, name: str, command: Sequence[str]) -> Output | Miss
     if not context.live:
         path = f"/commands/{name}.txt"
         text = Tree.of(context).read(path)
+        if isinstance(text, str) and "\0" in text:
+            text = Missing(f"{path} is binary, not what a program printed")
         return text if isinstance(text, Missing) else Output(text, path)
     program = shutil.which(command[0])
     if program is None:
