@@ -61,3 +61,29 @@ def test_registration_costs_grow_with_the_pages_and_memlock_is_reached_cleanly(w
     assert (memlock["allowed"], memlock["refusal"]) == (1 << 19, "ENOMEM")
     assert (1 << 19) - 65536 <= memlock["reached"] <= 1 << 19
     assert any("memlock limit 524288 bytes" in text for text in document["missing"])
+
+
+def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wire) -> None:
+    shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --tokens 64,128,256 --rounds 5 --repeats 2 -f json"
+    document = checked(probing.probe(wire.a, wire.b, f"kv {shape}").stdout, "kvdiag.probe-kv-1")
+    assert document["ends"]["local_device"].startswith(wire.a.device)
+    rows = {(row["operation"], row["mode"], row["tokens"]): row for row in document["rows"]}
+    assert len(rows) == 2 * 4 * 3
+    for operation in ("write", "read"):
+        block, whole = rows[operation, "block", 256], rows[operation, "contiguous", 256]
+        assert (block["descriptors"], whole["descriptors"]) == (4 * 2 * 16, 1)
+        assert block["bytes"] == whole["bytes"] == 256 * 4 * 2 * 64 * 2
+        stages = ("build", "post", "poll")
+        assert all(block[stage]["value"] > whole[stage]["value"] for stage in ("build", "post"))
+        assert all(block[stage]["value"] > 0 for stage in stages) and block["fastest_s"] <= block["total"]["value"]
+    assert {cost["operation"] for cost in document["costs"]} == {"write", "read"}
+
+
+def test_rdma_and_tcp_are_compared_by_turns_and_each_is_proved(wire: Wire) -> None:
+    arguments = "compare --size 64KiB --iterations 16 --rounds 5 --min-bandwidth 0.001xlink -f json"
+    document = checked(probing.probe(wire.a, wire.b, arguments).stdout, "kvdiag.probe-compare-1")
+    assert [row["method"] for row in document["results"]] == ["rdma-write", "rdma-read", "tcp-write"]
+    assert {one["proof"]["status"] for one in document["proofs"]} == {"proved"}
+    assert document["link_bytes_per_second"] > 0
+    assert [one["status"] for one in document["judgements"]] == ["met"]
+    assert all(row["ratio"]["low"] <= row["ratio"]["value"] <= row["ratio"]["high"] for row in document["results"])

@@ -1,0 +1,66 @@
+"""`kvdiag probe kv` for people: layouts side by side, then what a descriptor costs."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvdiag.model.probe_kv import Coefficient, KvCost, KvDocument
+from kvdiag.report import probe_parts as parts
+
+_US = 1e6
+
+
+def render(document: KvDocument) -> RenderableType:
+    """Return everything a terminal shows; medians in microseconds and MiB/s."""
+    settings, request = document.settings, document.request
+    where = "two processes of this host" if document.ends is None else f"{document.ends.peer_host}"
+    rows = (
+        (
+            f"{row.operation} {row.mode}",
+            str(row.tokens),
+            str(row.descriptors),
+            f"{row.bytes / 1024:.0f}",
+            *(f"{one.value * _US:.0f}" for one in (row.build, row.post, row.wire, row.poll)),
+            f"{row.fastest_s * _US:.0f}",
+            f"{row.bandwidth.value / parts.MIB:.1f}",
+            f"{row.of_contiguous.value:.2f}",
+        )
+        for row in document.rows
+    )
+    names = ("[µs]", "tokens", "#desc", "#KiB", "build", "post", "wire", "poll", "fastest", "MiB/s", "ratio")
+    head = f"KV blocks over {settings.transport.upper()} to {where}, {settings.rounds} rounds by turns"
+    whole = (
+        f"{request.bytes_per_token} bytes a token; {max(settings.tokens)} tokens from TP {settings.prefill_tp} to TP "
+        f"{settings.decode_tp}: {request.pairs} pairs of ranks, {request.descriptors} descriptors, {request.bytes} "
+        f"bytes; measured: ranks {settings.pair[0]} -> {settings.pair[1]}"
+    )
+    return Group(
+        Text(head, style="bold"),
+        Text(whole),
+        parts.table(names, rows),
+        *(line for cost in document.costs for line in _cost(cost)),
+        *parts.judgements(document.judgements),
+        *(Text(reason) for reason in document.missing),
+    )
+
+
+def _cost(cost: KvCost) -> list[Text]:
+    model = cost.model
+    per_byte = model.per_byte_s.value
+    lines = [
+        Text(
+            f"{cost.operation}: {_interval(model.fixed_s)} µs, {_interval(model.per_descriptor_s)} µs a descriptor, "
+            + (f"{1 / per_byte / parts.MIB:.0f} MiB/s of bytes" if per_byte else "bytes cost nothing measurable")
+        )
+    ]
+    return lines + [
+        Text(
+            f"  {one.mode}, {one.tokens} tokens, not used for the fit: predicted {parts.seconds(one.predicted_s)}, "
+            f"measured {parts.seconds(one.measured_s)} ({one.relative_error:+.0%})"
+        )
+        for one in cost.predictions
+    ]
+
+
+def _interval(one: Coefficient) -> str:
+    value = f"{one.value * _US:.2f}"
+    return value if one.low is None or one.high is None else f"{value} ({one.low * _US:.2f} … {one.high * _US:.2f})"

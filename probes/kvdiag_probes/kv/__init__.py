@@ -1,0 +1,1 @@
+"""KV-shaped transfers: many descriptors of a model's blocks, over several transports."""

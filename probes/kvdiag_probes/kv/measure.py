@@ -1,0 +1,146 @@
+"""Every layout of every size by turns, each transfer verified byte by byte, then the cost of a descriptor."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvdiag.derive.intervals import metric
+from kvdiag.model.probe_kv import KvCost, KvRow, Prediction
+from kvdiag_probes import pattern
+from kvdiag_probes.budget import Budget
+from kvdiag_probes.datapath import Operation
+from kvdiag_probes.errors import PayloadMismatchError
+from kvdiag_probes.kv.cost import fit, predict
+from kvdiag_probes.kv.path import KvPath, Timing
+from kvdiag_probes.kv.shapes import Shape
+
+_FITTED = ("block", "coalesced", "contiguous")
+
+
+@dataclass(slots=True)
+class Samples:
+    """The timings of every round, by operation, layout and tokens."""
+
+    shapes: list[Shape]
+    timings: dict[tuple[str, str, int], list[Timing]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure(
+    path: KvPath,
+    shapes: Sequence[Shape],
+    operations: Sequence[Operation],
+    rounds: int,
+    repeats: int,
+    timeout_s: float,
+    budget: Budget,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Samples:
+    """Move each shape `repeats` times a round, every other round in reverse order, after one round that is not counted.
+
+    PayloadMismatchError where the target's memory is not what the blocks should have made of it.
+    """
+    samples = Samples(list(shapes))
+    work = [(operation, shape) for operation in operations for shape in shapes]
+    seed = 0
+    for number in range(-1, rounds):
+        for operation, shape in work if number % 2 == 0 else work[::-1]:
+            progress(f"round {max(number, 0) + 1} of {rounds}: {operation} {shape.mode}, {shape.tokens} tokens")
+            seed += 2
+            timing = _verified(path, operation, shape, seed, timeout_s, repeats)
+            if number >= 0:
+                samples.timings[operation, shape.mode, shape.tokens].append(timing)
+            budget.spend(shape.bytes * repeats)
+    return samples
+
+
+def rows(samples: Samples) -> tuple[KvRow, ...]:
+    """Return each layout's medians, its bandwidth beside the contiguous transfer's of the same round."""
+    found = []
+    for (operation, mode, tokens), timings in samples.timings.items():
+        shape = next(one for one in samples.shapes if (one.mode, one.tokens) == (mode, tokens))
+        whole = samples.timings.get((operation, "contiguous", tokens), timings)
+        name = f"{operation}.{mode}.{tokens}"
+        stages = {
+            stage: metric(f"{name}.{stage}", "seconds", "lower", [getattr(one, f"{stage}_s") for one in timings])
+            for stage in ("build", "post", "wire", "poll", "total")
+        }
+        rates = [shape.bytes / one.total_s for one in timings]
+        ratios = [other.total_s / one.total_s for one, other in zip(timings, whole, strict=True)]
+        found.append(
+            KvRow(
+                operation=operation,
+                mode=shape.mode,
+                tokens=tokens,
+                descriptors=shape.descriptors,
+                bytes=shape.bytes,
+                fastest_s=min(one.total_s for one in timings),
+                bandwidth=metric(f"{name}.bandwidth", "bytes_per_second", "higher", rates),
+                of_contiguous=metric(f"{name}.of_contiguous", "ratio", "higher", ratios),
+                **stages,
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (row.operation, row.tokens)))
+
+
+def costs(samples: Samples, held_out: int | None) -> tuple[KvCost, ...]:
+    """Fit each operation's cost without the size `held_out` (tokens), and predict that size.
+
+    The fastest round of a point is taken: what slows a round down is not the cost of its descriptors.
+    """
+    found = []
+    for operation in dict.fromkeys(key[0] for key in samples.timings):
+        points: list[tuple[Shape, float]] = []
+        unseen: list[tuple[Shape, float]] = []
+        for shape in samples.shapes:
+            timings = samples.timings.get((operation, shape.mode, shape.tokens))
+            if shape.mode not in _FITTED or not timings:
+                continue
+            fastest = min(one.total_s for one in timings)
+            (unseen if shape.tokens == held_out else points).append((shape, fastest))
+        if not points:
+            continue
+        model = fit([(shape.descriptors, shape.bytes, seconds) for shape, seconds in points])
+        predictions = []
+        for shape, seconds in unseen:
+            expected = predict(model, shape.descriptors, shape.bytes)
+            predictions.append(
+                Prediction(
+                    mode=shape.mode,
+                    tokens=shape.tokens,
+                    predicted_s=expected,
+                    measured_s=seconds,
+                    relative_error=(expected - seconds) / seconds,
+                )
+            )
+        found.append(KvCost(operation=operation, model=model, predictions=tuple(predictions)))
+    return tuple(found)
+
+
+def _verified(path: KvPath, operation: Operation, shape: Shape, seed: int, timeout_s: float, repeats: int) -> Timing:
+    writing = operation is Operation.WRITE
+    path.fill(seed, shape.source_bytes, far=not writing)
+    path.fill(seed + 1, shape.target_bytes, far=writing)
+    timing = path.transfer(operation, shape.groups, timeout_s, repeats)
+    found = path.digest(shape.target_bytes, far=writing)
+    expected = _expected(shape, seed)
+    if found != expected:
+        raise PayloadMismatchError(
+            f"{operation.upper()} of {shape.descriptors} descriptors ({shape.mode}, {shape.tokens} tokens) delivered "
+            f"wrong bytes: digest {found}, not {expected}; next: repeat with --transport tcp, suspect memory or driver"
+        )
+    return timing
+
+
+def _expected(shape: Shape, seed: int) -> str:
+    source, target = bytearray(shape.source_bytes), bytearray(shape.target_bytes)
+    pattern.fill(memoryview(source), seed)
+    pattern.fill(memoryview(target), seed + 1)
+    images = np.frombuffer(source, np.uint8), np.frombuffer(target, np.uint8)
+    for group in shape.groups:
+        for block in group:
+            images[1][block.target : block.target + block.length] = images[0][
+                block.source : block.source + block.length
+            ]
+    return pattern.digest(memoryview(target))

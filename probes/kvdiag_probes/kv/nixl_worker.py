@@ -1,0 +1,127 @@
+"""One NIXL agent in a process of its own: its exit, its log and its progress are then nobody else's."""
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from kvdiag.errors import KvdiagError, UnavailableError
+from kvdiag_probes import pattern
+from kvdiag_probes.demo import nixl_import
+from kvdiag_probes.kv.path import Timing, await_all
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ENVIRONMENT = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_MODULES": "^efa", "NIXL_LOG_LEVEL": "WARN"}
+"""Used where the variable is not set; with UCX_TLS=tcp,cma the kernel copies from process to process instead."""
+_IDLE_S, _PROGRESS_CALLS = 0.05, 256
+
+
+class Worker:
+    """Answers the parent's calls; each is a method's name and its arguments."""
+
+    def __init__(self, name: str, size: int) -> None:
+        nixl = nixl_import.api()
+        self._agent: Any = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=False))
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        self._memory = mmap.mmap(-1, size, flags=flags)
+        self._view = memoryview(self._memory)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._agent.register_memory([(self._address, size, 0, "")], "DRAM")
+        self.busy = False
+
+    def endpoint(self) -> tuple[bytes, int]:
+        """Return what the other side must know: metadata and address."""
+        return self._agent.get_agent_metadata(), self._address
+
+    def connect(self, metadata: bytes, address: int) -> None:
+        """Learn of the other side."""
+        self._peer = self._agent.add_remote_agent(metadata)
+        self._remote = address
+
+    def serve(self, busy: bool) -> None:
+        """Progress the agent all the time, or seldom."""
+        self.busy = busy
+
+    def progress(self) -> None:
+        """Let the agent do what the other side asks for."""
+        self._agent.get_new_notifs()
+
+    def fill(self, seed: int, size: int) -> None:
+        """Write a pattern over the first bytes of the memory."""
+        pattern.fill(self._view[:size], seed)
+
+    def digest(self, size: int) -> str:
+        """Return the digest of the first bytes of the memory."""
+        return pattern.digest(self._view[:size])
+
+    def transfer(self, operation: str, groups: "list[NDArray[np.uint64]]", timeout_s: float, repeats: int) -> Timing:
+        """Move groups of (local offset, remote offset, length) rows, again and again; return the fastest time."""
+        clock, agent = time.perf_counter, self._agent
+        started_s = clock()
+        handles = [self._build(operation, rows) for rows in groups]
+        build_s = clock() - started_s
+        found = []
+        try:
+            for _ in range(repeats):
+                started_s = clock()
+                states = [agent.transfer(handle) for handle in handles]
+                posted_s = clock()
+                left = [handle for handle, state in zip(handles, states, strict=True) if state != "DONE"]
+                asked_s, between_s = await_all([self._asking(handle) for handle in left], timeout_s, "NIXL")
+                found.append(Timing(build_s=build_s, post_s=posted_s - started_s, wire_s=between_s, poll_s=asked_s))
+        finally:
+            for handle in handles:
+                handle.release()
+        return min(found, key=lambda timing: timing.total_s)
+
+    def _build(self, operation: str, rows: "NDArray[np.uint64]") -> Any:
+        import numpy as np
+
+        local, remote = np.zeros((len(rows), 3), np.uint64), np.zeros((len(rows), 3), np.uint64)
+        local[:, 0], remote[:, 0] = rows[:, 0] + np.uint64(self._address), rows[:, 1] + np.uint64(self._remote)
+        local[:, 1] = remote[:, 1] = rows[:, 2]
+        sides = [self._agent.get_xfer_descs(side, "DRAM") for side in (local, remote)]
+        return self._agent.initialize_xfer(operation.upper(), *sides, self._peer)
+
+    def _asking(self, handle: Any) -> Callable[[], bool]:
+        def done() -> bool:
+            state = self._agent.check_xfer_state(handle)
+            if state == "ERR":
+                raise UnavailableError("NIXL reports that the transfer failed")
+            return bool(state == "DONE")
+
+        return done
+
+
+def main(connection: Connection, name: str, size: int) -> None:
+    """Make a worker and serve until the parent closes the connection; never prints to standard output."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    os.dup2(2, 1)  # UCX logs to standard output, where the probe's document belongs
+    try:
+        worker = Worker(name, size)
+    except Exception as error:
+        connection.send((error.__class__.__name__, f"NIXL does not start: {error}"))
+        os._exit(1)
+    connection.send((None, None))
+    while True:
+        try:
+            # Looking at the connection costs more than progressing the agent.
+            for _ in range(_PROGRESS_CALLS if worker.busy else 1):
+                worker.progress()
+            if not connection.poll(0 if worker.busy else _IDLE_S):
+                continue
+            method, arguments = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # the destructors of UCX and of the distribution's libibverbs collide in a normal exit
+        try:
+            connection.send((None, getattr(worker, method)(*arguments)))
+        except KvdiagError as error:
+            connection.send((error.__class__.__name__, str(error)))
+        except Exception as error:
+            connection.send((error.__class__.__name__, f"NIXL: {error}"))
