@@ -10,27 +10,48 @@ from kvdiag.model.measurement import Distribution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """What was asked for; `iterations` or `duration_s` is None, whichever did not bound the run."""
+    """What was asked for; `iterations` or `duration_s` is None, whichever did not bound the run.
+
+    `queue_depth` is of each of `queue_pairs`; `batch` and `signal_every` are None where the message size decides.
+    """
 
     kind: Literal["bandwidth", "latency"]
-    operation: Literal["write", "read"]
+    operation: Literal["write", "read", "write-imm"]
     transport: Literal["rdma", "tcp"]
     sizes: tuple[int, ...]
     queue_depth: int
     iterations: int | None
     duration_s: float | None
     warmup: int
+    queue_pairs: int = 1
+    bidirectional: bool = False
+    inline: int = 0
+    batch: int | None = None
+    signal_every: int | None = None
+    memory: str = "host"
+    peer_memory: str = "host"
+    relaxed_ordering: bool = False
+    ordering_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnds:
-    """The peer's control address and host; device, port and GID at each end, and the path MTU in bytes, for RDMA."""
+    """The peer's control address and host; device, port and GID at each end, and the path MTU in bytes, for RDMA.
+
+    The memory at each end says its kind and why it was taken; `rails` are further pairs of devices used beside the
+    first; `pinning` and `completion_timestamps` say what was done and seen, or why not.
+    """
 
     peer: str
     peer_host: str
     local_device: str | None = None
     peer_device: str | None = None
     path_mtu: int | None = None
+    local_memory: str | None = None
+    peer_memory: str | None = None
+    rails: tuple[str, ...] = ()
+    pinning: str | None = None
+    completion_timestamps: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +69,12 @@ class ProbeDurations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeResult:
-    """One message size. `latency_s` is from post to completion, of every `latency_stride`-th operation."""
+    """One message size. `latency_s` is from post to completion, of every `latency_stride`-th operation.
+
+    `iterations` are of each rail and direction, `bytes` of all together, `seconds` of the slower direction;
+    `reverse_bytes_per_second` is the peer's direction alone. Where `latency_exact` is false, there were more samples
+    than are kept, and percentiles are those of a histogram, off by 1/4096 at most.
+    """
 
     size_bytes: int
     iterations: int
@@ -60,6 +86,16 @@ class SizeResult:
     operations_per_second: float
     latency_stride: int
     latency_s: Distribution
+    latency_exact: bool = True
+    reverse_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderingCheck:
+    """In each round the peer compared a payload as soon as it saw the flag written after it; all were complete."""
+
+    size_bytes: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +129,4 @@ class ProbeDocument(Document):
     results: tuple[SizeResult, ...]
     proof: TransportProof
     thresholds: tuple[Threshold, ...] = ()
+    ordering: OrderingCheck | None = None

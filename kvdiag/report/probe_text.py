@@ -20,6 +20,7 @@ def render(document: ProbeDocument) -> RenderableType:
         _latencies(document),
         *_durations(document),
         *_proof(document),
+        *_ordering(document),
         *_thresholds(document),
     )
 
@@ -33,6 +34,16 @@ def _head(document: ProbeDocument) -> list[Text]:
     lines = [Text(title, style="bold")]
     if ends.local_device:
         lines.append(Text(f"{ends.local_device} -> {ends.peer_device}, path MTU {ends.path_mtu}"))
+        lines += [Text(rail) for rail in ends.rails]
+        options = [
+            f"{settings.queue_pairs} queue pairs" if settings.queue_pairs > 1 else "",
+            "both directions at once" if settings.bidirectional else "",
+            "relaxed ordering" if settings.relaxed_ordering else "",
+            ends.pinning or "",
+        ]
+        lines.append(Text(", ".join(filter(None, options))))
+        lines.append(Text(f"memory: {ends.local_memory}; peer: {ends.peer_memory}"))
+        lines.append(Text(f"completion timestamps: {ends.completion_timestamps}"))
     return lines
 
 
@@ -92,6 +103,13 @@ def _proof(document: ProbeDocument) -> list[Text]:
         lines.append(Text(f"  {item.name}: {item.value}{bound} [{item.source}]"))
     lines += [Text(f"  {reason}") for reason in proof.missing]
     return lines
+
+
+def _ordering(document: ProbeDocument) -> list[Text]:
+    check = document.ordering
+    if check is None:
+        return []
+    return [Text(f"ordering: {check.rounds} of {check.rounds} flags seen after the whole {check.size_bytes} bytes")]
 
 
 def _thresholds(document: ProbeDocument) -> list[Text]:

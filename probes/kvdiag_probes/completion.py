@@ -1,6 +1,6 @@
 """What a work completion's status means: its name, its likely causes in order, and what to do next."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,15 +27,25 @@ STATUSES = {
     2: Status(
         "LOC_QP_OP_ERR",
         ("the local key is wrong", "the queue pair was not set up for this operation"),
-        "check that nothing deregistered the local buffer",
+        "check that nothing deregistered the local buffer (a wrong local key: mlx5 says LOC_PROT_ERR, rxe this)",
     ),
+    3: Status("LOC_EEC_OP_ERR", ("the local end-to-end context failed",), "report it: no kvdiag probe uses one"),
     4: Status(
         "LOC_PROT_ERR",
-        ("the local buffer lies outside its registration", "the local registration lacks the right"),
+        (
+            "the local buffer leaves its registration",
+            "the local key is wrong or its memory was deregistered",
+            "the local registration lacks the right (a READ needs LOCAL_WRITE)",
+        ),
         "check the local buffer's registration",
     ),
     5: Status("WR_FLUSH_ERR", ("an earlier operation failed; this one was only flushed",), "look at the first error"),
     6: Status("MW_BIND_ERR", ("a memory window could not be bound",), "check the memory window's rights"),
+    7: Status(
+        "BAD_RESP_ERR",
+        ("the peer's adapter answered with an opcode that does not fit", "the answer was damaged on the way"),
+        "compare firmware and driver of both adapters, and look for CRC errors on the path",
+    ),
     8: Status("LOC_ACCESS_ERR", ("the local registration lacks LOCAL_WRITE",), "check the local registration's rights"),
     9: Status(
         "REM_INV_REQ_ERR",
@@ -62,17 +72,47 @@ STATUSES = {
         "check link and port state at both ends, then ping the peer's RDMA address with the path MTU's size",
     ),
     13: Status(
-        "RNR_RETRY_EXC_ERR", ("the peer had no receive posted",), "check that the peer's process is alive and not stuck"
+        "RNR_RETRY_EXC_ERR",
+        (
+            "the peer had no receive posted for a message with immediate data or a send",
+            "the peer's process is stuck or too slow to post receives",
+        ),
+        "check that the peer's process is alive, posts enough receives and that rnr_retry outlasts its pauses",
     ),
+    14: Status(
+        "LOC_RDD_VIOL_ERR", ("the local reliable datagram domain does not fit",), "report it: nothing here uses one"
+    ),
+    15: Status("REM_INV_RD_REQ_ERR", ("the peer refused a datagram request",), "report it: nothing here uses one"),
+    16: Status(
+        "REM_ABORT_ERR", ("the peer aborted the operation", "the peer reset its queue pair"), "look at the peer's log"
+    ),
+    17: Status("INV_EECN_ERR", ("the end-to-end context's number is invalid",), "report it: nothing here uses one"),
+    18: Status("INV_EEC_STATE_ERR", ("the end-to-end context's state is invalid",), "report it: nothing here uses one"),
+    19: Status(
+        "FATAL_ERR",
+        ("the adapter failed or was reset", "its driver was reloaded under the process"),
+        "look for a reset in the kernel log (dmesg), then restart the process",
+    ),
+    20: Status(
+        "RESP_TIMEOUT_ERR", ("the peer answered, but not in time",), "check the load of the peer's adapter and its PCIe"
+    ),
+    21: Status(
+        "GENERAL_ERR",
+        ("the adapter reports an error that fits no other status",),
+        "look up the vendor's syndrome, and the kernel log",
+    ),
+    22: Status("TM_ERR", ("tag matching failed",), "report it: no kvdiag probe uses tag matching"),
+    23: Status("TM_RNDV_INCOMPLETE", ("a tag-matching rendezvous did not end",), "report it: no probe uses it"),
 }
 
 
 class CompletionError(UnavailableError):
-    """An operation that completed with an error; `status` is the ibv_wc_status number."""
+    """An operation that completed with an error: its ibv_wc_status, and the adapter's syndrome or 0."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, vendor: int = 0) -> None:
         super().__init__(message)
         self.status = status
+        self.vendor = vendor
 
 
 def leading(statuses: Iterable[int]) -> int | None:
@@ -89,11 +129,12 @@ def completion_error(
     vendor: int = 0,
     local_port: str = "",
     control: ControlState | None = None,
+    seen: Sequence[str] = (),
 ) -> CompletionError:
     """Return the error of a failed operation, its causes narrowed by what else is known.
 
     `local_port` is set to the name and state of this end's port where that is not ACTIVE; `control` says what the
-    control channel did afterwards (None: not tried).
+    control channel did afterwards (None: not tried). `seen` are further facts for whoever judges the causes.
     """
     known = STATUSES.get(status, Status(f"status {status}", ("unknown to kvdiag",), "look at the kernel logs"))
     causes, action = known.causes, known.action
@@ -107,4 +148,5 @@ def completion_error(
         causes = known.causes[1:]
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"
-    return CompletionError(f"{peer}: {operation} failed with {detail}: {ranked}; next: {action}", status)
+    facts = f"; seen: {', '.join(seen)}" if seen else ""
+    return CompletionError(f"{peer}: {operation} failed with {detail}: {ranked}{facts}; next: {action}", status, vendor)

@@ -8,8 +8,21 @@ from typing import Protocol
 
 
 class Operation(StrEnum):
+    """One-sided operations; WRITE_IMM is a WRITE whose last packet also consumes a receive at the target."""
+
     WRITE = "write"
     READ = "read"
+    WRITE_IMM = "write-imm"
+
+    @property
+    def pushes(self) -> bool:
+        """Whether the payload goes from the initiator to the target."""
+        return self is not Operation.READ
+
+    @property
+    def verb(self) -> str:
+        """The operation as the verbs name it."""
+        return {"write": "WRITE", "read": "READ", "write-imm": "WRITE WITH IMMEDIATE"}[self.value]
 
 
 class Transport(StrEnum):
@@ -19,9 +32,11 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One pass over the buffers: `slots` messages of `size` bytes, message i at offset i × size at both ends.
+    """One pass over the buffers: `slots` messages of `size` bytes, message i at `base` + i × size at both ends.
 
-    At most `queue_depth` are outstanding; every `chain`-th is timed from its post to its completion.
+    They are posted `chain` at a time, to each queue pair in turn; at most `queue_depth` are outstanding on one. Every
+    `signal`-th of a queue pair (default: the last of each chain) is timed from its post to its completion.
+    `flag_offset` adds a WRITE of the eight bytes there, before the payload or (`flag_last`) after it.
     """
 
     operation: Operation
@@ -30,6 +45,11 @@ class Plan:
     queue_depth: int
     chain: int
     timeout_s: float
+    signal: int | None = None
+    inline: bool = False
+    base: int = 0
+    flag_offset: int | None = None
+    flag_last: bool = False
 
     @property
     def bytes(self) -> int:
@@ -59,6 +79,14 @@ class DataPath(Protocol):
     def buffer(self) -> memoryview: ...
 
     def prepare(self, plan: Plan) -> PreparedPass: ...
+
+    def push(self, start: int, stop: int) -> None:
+        """Bring bytes written to `buffer` to where the transport reads them: another memory, for a GPU's."""
+        ...
+
+    def pull(self, start: int, stop: int) -> None:
+        """Bring what the transport delivered into `buffer`."""
+        ...
 
     def close(self) -> None: ...
 
@@ -101,3 +129,11 @@ def slot_count(size: int, queue_depth: int, messages: int, ring_bytes: int = 16 
 def chain_lengths(total: int, chain: int) -> Sequence[int]:
     """Split `total` messages into chains; the last one may be shorter."""
     return [min(chain, total - start) for start in range(0, total, chain)]
+
+
+def lane_slots(total: int, chain: int, lanes: int) -> list[list[int]]:
+    """Return which messages each of several queue pairs carries: chains are dealt out in turn."""
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    for number, start in enumerate(range(0, total, chain)):
+        dealt[number % lanes] += range(start, min(start + chain, total))
+    return dealt

@@ -10,6 +10,8 @@ import numpy.typing as npt
 # Odd multipliers of the finaliser of MurmurHash3 (64 bit), a bijection: no two words of a buffer are equal.
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT = np.uint64(33)
+# Their inverses modulo 2^64; a shift by more than half the word is its own inverse.
+_FIRST_INVERSE, _SECOND_INVERSE = (np.uint64(pow(int(factor), -1, 1 << 64)) for factor in (_FIRST, _SECOND))
 _CHUNK_WORDS = 1 << 16
 
 
@@ -63,6 +65,18 @@ def find_mismatch(buffer: memoryview, seed: int) -> Mismatch | None:
         expected=_byte(first, seed),
         found=int(found[first]),
     )
+
+
+def origin(words: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the seed and the position, counted in words, that each word of a pattern belongs to."""
+    word = words.astype(np.uint64)
+    word ^= word >> _SHIFT
+    word *= _SECOND_INVERSE
+    word ^= word >> _SHIFT
+    word *= _FIRST_INVERSE
+    word ^= word >> _SHIFT
+    low = np.uint64(0xFFFFFFFF)
+    return (word >> np.uint64(32)).astype(np.int64), (word & low).astype(np.int64)
 
 
 def _byte(offset: int, seed: int) -> int:

@@ -115,7 +115,7 @@ def _carried(
     evidence: list[Evidence],
     payload: int,
 ) -> int | None:
-    data, packets = ("port_xmit_data", "sent_pkts") if operation == Operation.WRITE else ("port_rcv_data", "rcvd_pkts")
+    data, packets = ("port_xmit_data", "sent_pkts") if operation.pushes else ("port_rcv_data", "rcvd_pkts")
     folder = _SYSFS.format(device=after.device, port=after.port)
     if data in before.counters and data in after.counters:
         words = after.counters[data] - before.counters[data]

@@ -1,4 +1,6 @@
-"""The data path over verbs: this end's queue pair, and the peer's address and key."""
+"""The data path over verbs: this end's queue pairs, and the peer's address and key."""
+
+from collections.abc import Callable, Sequence
 
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
@@ -6,26 +8,45 @@ from kvdiag.sources.base import Context
 from kvdiag.sources.rdma_sysfs import RdmaSysfs
 from kvdiag_probes.control.messages import QueuePairAddress
 from kvdiag_probes.datapath import Plan
-from kvdiag_probes.verbs import ChainedPass, Endpoint
+from kvdiag_probes.posting import ChainedPass, Lane
+from kvdiag_probes.verbs import Endpoint
 
 
 class RdmaPath:
-    """A connected queue pair; `remote` may be changed before `prepare` to provoke a refusal."""
+    """Connected queue pairs; `remote` may be changed before `prepare` to provoke a refusal.
 
-    def __init__(self, endpoint: Endpoint, remote: QueuePairAddress, peer: str) -> None:
+    `rails` are further paths, over other devices, that carry the same messages between buffers of their own.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, remote: QueuePairAddress, peer: str, rails: Sequence["RdmaPath"] = ()
+    ) -> None:
         self.endpoint = endpoint
         self.remote = remote
+        self.rails = rails
         self._peer = peer
+        self.spoil_lane: Callable[[Lane], Lane] = lambda lane: lane
 
     @property
     def buffer(self) -> memoryview:
         return self.endpoint.buffer
 
+    def push(self, start: int, stop: int) -> None:
+        self.endpoint.region.push(start, stop)
+
+    def pull(self, start: int, stop: int) -> None:
+        self.endpoint.region.pull(start, stop)
+
+    def lanes(self) -> list[Lane]:
+        """Return a lane for every queue pair; `spoil_lane` may change each, to provoke a failure."""
+        return [self.spoil_lane(lane) for lane in self.endpoint.lanes(self.remote)]
+
     def prepare(self, plan: Plan) -> ChainedPass:
-        return self.endpoint.prepare(plan, self.remote, self._peer)
+        return ChainedPass([path.lanes() for path in (self, *self.rails)], plan, self._peer)
 
     def close(self) -> None:
-        self.endpoint.close()
+        for path in (self, *self.rails):
+            path.endpoint.close()
 
 
 def read_devices() -> RdmaDevices:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from kvdiag_probes.datapath import Memory, Operation, Pass, Plan
+from kvdiag_probes.datapath import Memory, Pass, Plan
 from kvdiag_probes.tcp import TcpInitiator
 
 
@@ -26,6 +26,12 @@ class TcpPath:
     def prepare(self, plan: Plan) -> "TcpPass":
         return TcpPass(self._initiator, plan, self._memory.view)
 
+    def push(self, start: int, stop: int) -> None:
+        """Do nothing: the transport reads the buffer itself."""
+
+    def pull(self, start: int, stop: int) -> None:
+        """Do nothing: the transport fills the buffer itself."""
+
     def close(self) -> None:
         self._initiator.close()
         self._memory.close()
@@ -33,7 +39,7 @@ class TcpPath:
 
 class TcpPass:
     def __init__(self, initiator: TcpInitiator, plan: Plan, buffer: memoryview) -> None:
-        self._post = initiator.post_write if plan.operation == Operation.WRITE else initiator.post_read
+        self._post = initiator.post_write if plan.operation.pushes else initiator.post_read
         self._wait = initiator.wait
         self._plan = plan
         self._buffer = buffer

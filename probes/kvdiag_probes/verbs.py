@@ -1,20 +1,22 @@
-"""RC queue pairs for one-sided operations; the only place that imports pyverbs."""
+"""One end of a transfer over verbs: RC queue pairs and a registered buffer."""
 
-import ctypes
-import gc
+import errno
 import importlib
+import ipaddress
 import resource
 import secrets
 import time
-from collections import deque
+from dataclasses import dataclass
 from typing import Any, Self
 
 from kvdiag.errors import KvdiagError, UnavailableError, UndeterminedError, UsageError
 from kvdiag_probes._pyverbs import make_importable
-from kvdiag_probes.completion import completion_error, leading
-from kvdiag_probes.control.messages import QueuePairAddress
-from kvdiag_probes.datapath import Memory, Operation, Pass, Plan, chain_lengths
+from kvdiag_probes.control.messages import Grant, QueuePairAddress, QueuePairNumber
+from kvdiag_probes.datapath import Plan
 from kvdiag_probes.gid import Choice
+from kvdiag_probes.memory import MemoryKind, Region, allocate
+from kvdiag_probes.posting import ChainedPass, Lane
+from kvdiag_probes.receiving import Receiver
 
 TIMEOUT_EXPONENT = 14
 """Local ACK timeout: 4.096 µs × 2^14 = 67 ms (InfiniBand specification, section 9.7.6.1.3)."""
@@ -22,8 +24,6 @@ RETRIES = 6
 """Never 7 with rxe: Linux 6.1's rdma_rxe then retries for ever. 14 and 6 fail a dead path in about 0.5 s."""
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 _SPARE_CQES = 16
-_EMPTY_POLLS_BEFORE_YIELD = 64
-_YIELD_S = 20e-6
 
 
 def preload() -> None:
@@ -33,88 +33,140 @@ def preload() -> None:
         importlib.import_module(f"pyverbs.{module}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """What an end has beside one queue pair with host memory.
+
+    `receives` is how many messages with immediate data each queue pair can take; `grant` what the peer may do with
+    the buffer; `relaxed_ordering` lets the adapter's accesses to it overtake each other on PCIe.
+    """
+
+    queue_pairs: int = 1
+    inline_bytes: int = 0
+    receives: int = 0
+    memory: MemoryKind = MemoryKind.HOST
+    relaxed_ordering: bool = False
+    grant: Grant = "all"
+
+
 class Endpoint:
-    """One end: device context, protection domain, completion queue, one RC queue pair, one registered buffer.
+    """One end: device context, protection domain, completion queues, RC queue pairs, one registered buffer.
 
     `close` frees them in the reverse order; nothing is left to the garbage collector. `allocate_s` and `register_s`
     are the seconds that the buffer and its registration took.
     """
 
-    def __init__(self, choice: Choice, size: int, queue_depth: int) -> None:
+    def __init__(
+        self, choice: Choice, size: int, queue_depth: int, options: EndpointOptions = EndpointOptions()
+    ) -> None:
         preload()
         from pyverbs.pyverbs_error import PyverbsError
 
         self.choice = choice
+        self.options = options
         self.register_s = 0.0
         self.allocate_s = 0.0
         self._resources: list[Any] = []
-        self._memory: Memory | None = None
+        self._region: Region | None = None
         self._pyverbs_error = PyverbsError
         try:
             self._open(size, queue_depth)
         except PyverbsError as error:
+            made = len(getattr(self, "queue_pairs", ()))
             self.close()
-            raise _resource_error(error, choice, size) from error
+            raise _resource_error(error, choice, size, made, options.queue_pairs) from error
         except BaseException:
             self.close()
             raise
 
     def _open(self, size: int, queue_depth: int) -> None:
-        import pyverbs.enums as e
         from pyverbs.cq import CQ
         from pyverbs.device import Context
-        from pyverbs.mr import MR
         from pyverbs.pd import PD
-        from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
-        context = self._keep(Context(name=self.choice.device))
+        options = self.options
+        context = self._context = self._keep(Context(name=self.choice.device))
         port = context.query_port(self.choice.port)
         limits = context.query_device()
-        if queue_depth > limits.max_qp_wr:
-            raise UsageError(
-                f"--queue-depth: {self.choice.device} allows at most {limits.max_qp_wr}, not {queue_depth}"
-            )
+        _check_limits(self.choice, limits, queue_depth, options)
         domain = self._keep(PD(context))
-        self.cq = self._keep(CQ(context, queue_depth + _SPARE_CQES))
-        started_s = time.perf_counter()
-        self._memory = Memory(size)
-        self._memory.touch()
-        self.allocate_s = time.perf_counter() - started_s
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory.view))
-        access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
-        started_s = time.perf_counter()
-        self.mr = self._keep(MR(domain, size, access, address=address))
-        self.register_s = time.perf_counter() - started_s
-        capabilities = QPCap(max_send_wr=queue_depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
-        self.qp = self._keep(
-            QP(domain, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities, sq_sig_all=0))
-        )
-        attributes = QPAttr(port_num=self.choice.port)
-        attributes.qp_access_flags = access
-        self.qp.to_init(attributes)
+        self.cq = self._keep(CQ(context, min(limits.max_cqe, (queue_depth + 1) * options.queue_pairs + _SPARE_CQES)))
+        self._receive_cq = self.cq
+        if options.receives:
+            self._receive_cq = self._keep(CQ(context, options.receives * options.queue_pairs + _SPARE_CQES))
+        self._allocate(domain, size)
+        self.queue_pairs: list[Any] = []
+        for _ in range(options.queue_pairs):
+            self.queue_pairs.append(self._queue_pair(domain, queue_depth))
+        self.qp = self.queue_pairs[0]
+        self.receiver = Receiver(self._receive_cq, self.queue_pairs, self._base, self.mr.lkey)
+        psns = [secrets.randbits(24) for _ in self.queue_pairs]
         self.address = QueuePairAddress(
             qpn=self.qp.qp_num,
-            psn=secrets.randbits(24),
+            psn=psns[0],
             gid=self.choice.gid,
             lid=port.lid,
             mtu=_MTU_BYTES[port.active_mtu],
             rd_atomic=max(1, min(limits.max_qp_rd_atom, 255)),
             rkey=self.mr.rkey,
-            address_text=str(address),
+            address_text=str(self._base),
+            more=tuple(
+                QueuePairNumber(qpn=pair.qp_num, psn=psn)
+                for pair, psn in zip(self.queue_pairs[1:], psns[1:], strict=True)
+            ),
         )
         self._initiator_depth = max(1, min(limits.max_qp_init_rd_atom, 255))
 
+    def _allocate(self, domain: Any, size: int) -> None:
+        started_s = time.perf_counter()
+        self._region = allocate(self.options.memory, size, self.choice.device)
+        self.allocate_s = time.perf_counter() - started_s
+        access = access_flags(self.options.grant, relaxed_ordering=self.options.relaxed_ordering)
+        started_s = time.perf_counter()
+        mr, self._base = self._region.register(domain, access)
+        self.mr = self._keep(mr)
+        self.register_s = time.perf_counter() - started_s
+
+    def _queue_pair(self, domain: Any, queue_depth: int) -> Any:
+        import pyverbs.enums as e
+        from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+
+        capabilities = QPCap(
+            max_send_wr=queue_depth + 1,  # and a flag
+            max_recv_wr=max(1, self.options.receives),
+            max_send_sge=1,
+            max_recv_sge=1,
+            max_inline_data=self.options.inline_bytes,
+        )
+        initial = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self._receive_cq, cap=capabilities, sq_sig_all=0)
+        pair = self._keep(QP(domain, initial))
+        attributes = QPAttr(port_num=self.choice.port)
+        attributes.qp_access_flags = access_flags("all")
+        pair.to_init(attributes)
+        return pair
+
     def connect(self, remote: QueuePairAddress) -> None:
-        """Take the queue pair to RTS towards the remote one; the path MTU is the smaller of both ends'."""
+        """Take every queue pair to RTS towards its remote one; the path MTU is the smaller of both ends'.
+
+        UnavailableError where the remote GID or the path MTU is refused.
+        """
+        if len(remote.more) != len(self.address.more):
+            raise UnavailableError(f"the peer made {1 + len(remote.more)} queue pairs for {1 + len(self.address.more)}")
+        self.path_mtu = min(self.address.mtu, remote.mtu)
+        ours = ((self.address.qpn, self.address.psn), *((pair.qpn, pair.psn) for pair in self.address.more))
+        theirs = ((remote.qpn, remote.psn), *((pair.qpn, pair.psn) for pair in remote.more))
+        for queue_pair, (_, psn), (remote_qpn, remote_psn) in zip(self.queue_pairs, ours, theirs, strict=True):
+            self._to_rts(queue_pair, psn, remote, remote_qpn, remote_psn)
+
+    def _to_rts(self, queue_pair: Any, psn: int, remote: QueuePairAddress, remote_qpn: int, remote_psn: int) -> None:
         from pyverbs.addr import GID, AHAttr, GlobalRoute
         from pyverbs.qp import QPAttr
 
-        mtu = min(self.address.mtu, remote.mtu)
         attributes = QPAttr(port_num=self.choice.port)
-        attributes.path_mtu = next(code for code, size in _MTU_BYTES.items() if size == mtu)
-        attributes.dest_qp_num = remote.qpn
-        attributes.rq_psn = remote.psn
-        attributes.sq_psn = self.address.psn
+        attributes.path_mtu = next(code for code, size in _MTU_BYTES.items() if size == self.path_mtu)
+        attributes.dest_qp_num = remote_qpn
+        attributes.rq_psn = remote_psn
+        attributes.sq_psn = psn
         attributes.max_dest_rd_atomic = self.address.rd_atomic
         attributes.max_rd_atomic = min(self._initiator_depth, remote.rd_atomic)
         attributes.min_rnr_timer = 12
@@ -124,31 +176,68 @@ class Endpoint:
         route = GlobalRoute(dgid=GID(_long(remote.gid)), sgid_index=self.choice.gid_index, hop_limit=64)
         attributes.ah_attr = AHAttr(port_num=self.choice.port, is_global=1, gr=route, dlid=remote.lid)
         try:
-            self.qp.to_rts(attributes)
+            queue_pair.to_rts(attributes)
         except self._pyverbs_error as error:
             raise UnavailableError(
                 f"{self.choice.name}: no route to the peer's GID {remote.gid} ({_reason(error)}); check that both GIDs "
                 "are in connected networks and of one type (--gid-index), and that the peer answers a ping"
             ) from error
-        self.path_mtu = mtu
+
+    @property
+    def region(self) -> Region:
+        """The registered memory."""
+        assert self._region is not None
+        return self._region
 
     @property
     def buffer(self) -> memoryview:
-        """The registered memory."""
-        assert self._memory is not None
-        return self._memory.view
+        """The host's view of the registered memory."""
+        return self.region.view
 
-    def prepare(self, plan: Plan, remote: QueuePairAddress, peer: str) -> "ChainedPass":
+    def lanes(self, remote: QueuePairAddress) -> list[Lane]:
+        """Return a lane for every queue pair, between this buffer and the remote one."""
+        return [
+            Lane(
+                queue_pair=queue_pair,
+                completions=self.cq,
+                local=self._base,
+                lkey=self.mr.lkey,
+                remote=remote.address,
+                rkey=remote.rkey,
+            )
+            for queue_pair in self.queue_pairs
+        ]
+
+    def prepare(self, plan: Plan, remote: QueuePairAddress, peer: str) -> ChainedPass:
         """Build every work request of a pass once."""
-        return ChainedPass(self, plan, remote, peer)
+        return ChainedPass([self.lanes(remote)], plan, peer)
+
+    def states(self) -> list[str]:
+        """Return the state of each queue pair: RTS while all is well, ERR after a failure."""
+        import pyverbs.enums as e
+
+        names = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
+        return [names[pair.query(e.IBV_QP_STATE)[0].qp_state] for pair in self.queue_pairs]
+
+    def timestamps(self) -> str:
+        """Say whether the device stamps completions with its own clock (ibv_create_cq_ex(3))."""
+        import pyverbs.enums as e
+        from pyverbs.cq import CQEX, CqInitAttrEx
+
+        wanted = CqInitAttrEx(cqe=1, wc_flags=e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+        try:
+            CQEX(self._context, wanted).close()
+        except self._pyverbs_error as error:
+            return f"not observable here: {self.choice.device} refuses ({_reason(error)})"
+        return f"supported by {self.choice.device}; latencies are taken from this process's clock"
 
     def close(self) -> None:
-        """Destroy queue pair, registration, completion queue, domain and context, in this order."""
+        """Destroy queue pairs, registration, completion queues, domain and context, in this order."""
         while self._resources:
             self._resources.pop().close()
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        if self._region is not None:
+            self._region.close()
+            self._region = None
 
     def __enter__(self) -> Self:
         return self
@@ -161,105 +250,7 @@ class Endpoint:
         return made
 
 
-class ChainedPass:
-    """Work requests in pre-built chains: each chain is posted by one call, and its last request is signalled."""
-
-    def __init__(self, endpoint: Endpoint, plan: Plan, remote: QueuePairAddress, peer: str) -> None:
-        import pyverbs.enums as e
-        from pyverbs.wr import SGE, SendWR
-
-        self._endpoint = endpoint
-        self._plan = plan
-        self._peer = peer
-        self._lengths = chain_lengths(plan.slots, plan.chain)
-        # A work request's `next_wr` holds no reference, so every request is kept until `close`.
-        self._requests: list[Any] = []
-        self._heads: list[Any] = []
-        opcode = e.IBV_WR_RDMA_WRITE if plan.operation == Operation.WRITE else e.IBV_WR_RDMA_READ
-        slot = 0
-        for chain, length in enumerate(self._lengths):
-            previous = None
-            for position in range(length):
-                offset = slot * plan.size
-                last = position == length - 1
-                scatter = SGE(endpoint.address.address + offset, plan.size, endpoint.mr.lkey)
-                request = SendWR(
-                    wr_id=chain, opcode=opcode, num_sge=1, sg=[scatter], send_flags=e.IBV_SEND_SIGNALED if last else 0
-                )
-                request.set_wr_rdma(remote.rkey, remote.address + offset)
-                self._requests += [scatter, request]
-                if previous is None:
-                    self._heads.append(request)
-                else:
-                    previous.next_wr = request
-                previous = request
-                slot += 1
-
-    def run(self) -> Pass:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            return self._run()
-        finally:
-            if collecting:
-                gc.enable()
-
-    def _run(self) -> Pass:
-        clock = time.perf_counter
-        post, poll = self._endpoint.qp.post_send, self._endpoint.cq.poll
-        heads, lengths, depth = self._heads, self._lengths, self._plan.queue_depth
-        count, outstanding, posted, done, empty = len(heads), 0, 0, 0, 0
-        posted_at: deque[float] = deque()
-        latencies: list[float] = []
-        started_s = clock()
-        deadline_s = started_s + self._plan.timeout_s
-        while done < count:
-            while posted < count and outstanding + lengths[posted] <= depth:
-                posted_at.append(clock())
-                post(heads[posted])
-                outstanding += lengths[posted]
-                posted += 1
-            found, completions = poll(16)
-            if not found:
-                empty += 1
-                if empty >= _EMPTY_POLLS_BEFORE_YIELD:
-                    if clock() > deadline_s:
-                        raise self._late()
-                    time.sleep(_YIELD_S)
-                continue
-            now_s = clock()
-            empty = 0
-            deadline_s = now_s + self._plan.timeout_s
-            for completion in completions:
-                if completion.status:
-                    raise self._failed(completions)
-                latencies.append(now_s - posted_at.popleft())
-                outstanding -= lengths[done]
-                done += 1
-        return Pass(clock() - started_s, latencies)
-
-    def close(self) -> None:
-        """Free the work requests (pyverbs leaks them otherwise)."""
-        for made in self._requests:
-            made.close()
-        self._requests.clear()
-        self._heads.clear()
-
-    def _failed(self, completions: list[Any]) -> KvdiagError:
-        status = leading(completion.status for completion in completions)
-        vendor = next((c.vendor_err for c in completions if c.status == status), 0)
-        return completion_error(f"RDMA {self._plan.operation.upper()}", self._peer, status or 0, vendor=vendor)
-
-    def _late(self) -> KvdiagError:
-        return UnavailableError(
-            f"{self._peer}: RDMA {self._plan.operation.upper()}: no completion within {self._plan.timeout_s:g} s "
-            "(--timeout); check that the peer is alive and the link carries packets"
-        )
-
-
 def _long(gid: str) -> str:
-    import ipaddress
-
     return ipaddress.IPv6Address(gid).exploded
 
 
@@ -267,10 +258,35 @@ def _reason(error: Exception) -> str:
     return str(error).rpartition(", ")[2]
 
 
-def _resource_error(error: Exception, choice: Choice, size: int) -> KvdiagError:
-    import errno
+def access_flags(grant: Grant, *, relaxed_ordering: bool = False) -> int:
+    """Return the ibv_access_flags that let a peer do what is granted: a remote write needs the local one."""
+    import pyverbs.enums as e
 
+    flags = int(e.IBV_ACCESS_LOCAL_WRITE)
+    if grant in ("all", "write"):
+        flags |= e.IBV_ACCESS_REMOTE_WRITE
+    if grant in ("all", "read"):
+        flags |= e.IBV_ACCESS_REMOTE_READ
+    return flags | (e.IBV_ACCESS_RELAXED_ORDERING if relaxed_ordering else 0)
+
+
+def _check_limits(choice: Choice, limits: Any, queue_depth: int, options: EndpointOptions) -> None:
+    for flag, asked, most in (
+        ("--queue-depth", queue_depth, limits.max_qp_wr - 1),
+        ("--qps", options.queue_pairs, limits.max_qp),
+        ("messages of a pass with immediate data", options.receives, limits.max_qp_wr),
+    ):
+        if asked > most:
+            raise UsageError(f"{flag}: {choice.device} allows at most {most}, not {asked}")
+
+
+def _resource_error(error: Exception, choice: Choice, size: int, made: int, wanted: int) -> KvdiagError:
     code = getattr(error, "error_code", None)
+    if made:
+        return UndeterminedError(
+            f"{choice.device}: only {made} of {wanted} queue pairs could be made ({_reason(error)}): see "
+            "`rdma resource show` for who holds the others and rdma.max of this cgroup, or lower --qps"
+        )
     if code == errno.ENOMEM:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         if soft != resource.RLIM_INFINITY:

@@ -1,6 +1,6 @@
 import pytest
 
-from kvdiag_probes.completion import completion_error, leading
+from kvdiag_probes.completion import STATUSES, completion_error, leading
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,14 @@ def test_what_else_is_known_narrows_the_causes_of_a_retry_error() -> None:
 
 def test_an_unknown_status_is_still_one_line() -> None:
     assert "failed with status 77 (77): unknown to kvdiag" in str(completion_error("RDMA READ", "b:1", 77))
+
+
+def test_every_status_of_the_verbs_has_causes_and_a_next_step() -> None:
+    assert sorted(STATUSES) == list(range(1, 24))
+    for number, status in STATUSES.items():
+        line = str(
+            completion_error("RDMA WRITE", "b:1", number, seen=["port rxe0/1 is ACTIVE", "retry_exceeded_err +1"])
+        )
+        assert f"failed with {status.name} ({number})" in line and "\n" not in line
+        assert "; seen: port rxe0/1 is ACTIVE, retry_exceeded_err +1; next: " in line
+        assert status.causes and status.action

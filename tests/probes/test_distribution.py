@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from kvdiag_probes.distribution import distribution
+from kvdiag_probes.distribution import Samples, distribution
 
 
 def test_percentiles_are_observed_samples() -> None:
@@ -18,3 +19,28 @@ def test_one_sample_is_every_percentile() -> None:
 def test_one_outlier_among_a_hundred_is_the_maximum_but_not_the_p99() -> None:
     found = distribution([1.0] * 99 + [50.0])
     assert (found.p99, found.p999, found.maximum) == (1.0, 50.0, 50.0)
+
+
+def test_many_samples_are_counted_within_a_part_in_four_thousand() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.lognormal(-11, 1.5, 1_300_000)
+    samples = Samples()
+    for part in np.split(values, 13):
+        samples.add(part.tolist())
+    exact, counted = distribution(values.tolist()), samples.distribution()
+    assert not samples.exact and len(samples.raw) == 0
+    assert (counted.count, counted.minimum, counted.maximum) == (exact.count, exact.minimum, exact.maximum)
+    for name in ("mean", "p50", "p90", "p99", "p999"):
+        assert getattr(counted, name) == pytest.approx(getattr(exact, name), rel=1 / 2048)
+
+
+def test_few_samples_and_asked_for_ones_are_all_kept_in_order() -> None:
+    few, kept = Samples(), Samples(keep=True)
+    few.add([3.0, 1.0])
+    few.add([2.0])
+    assert few.exact and few.raw.tolist() == [3.0, 1.0, 2.0]
+    assert few.distribution() == distribution([3.0, 1.0, 2.0])
+    kept.add([1e-6] * (1 << 20))
+    kept.add([2e-6])
+    assert len(kept.raw) == (1 << 20) + 1
+    assert kept.distribution().maximum == 2e-6

@@ -26,6 +26,10 @@ class Wire:
         self.open_passes += 1
         return WirePass(self, plan)
 
+    def push(self, start: int, stop: int) -> None: ...
+
+    def pull(self, start: int, stop: int) -> None: ...
+
     def close(self) -> None: ...
 
     def fill(self, seed: int, size: int) -> None:
@@ -43,7 +47,7 @@ class WirePass:
 
     def run(self) -> Pass:
         ends = (self.wire.local, self.wire.remote)
-        source, target = ends if self.plan.operation == Operation.WRITE else ends[::-1]
+        source, target = ends if self.plan.operation.pushes else ends[::-1]
         target[: self.plan.bytes] = source[: self.plan.bytes]
         self.wire.plans.append(self.plan)
         self.wire.spoil(self.plan)
@@ -57,7 +61,7 @@ def runner(wire: Wire, operation: Operation = Operation.WRITE) -> Runner:
     return Runner(path=wire, far=wire, peer="b:1", operation=operation, queue_depth=4, timeout_s=1)
 
 
-@pytest.mark.parametrize("operation", list(Operation))
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.READ])
 def test_iterations_are_met_exactly_and_every_byte_is_verified(operation: Operation) -> None:
     wire = Wire(seconds=0.25)
     result = runner(wire, operation).measure(1, Amount(iterations=10_000, duration_s=None, warmup=10))
@@ -83,7 +87,7 @@ def test_first_is_one_operation() -> None:
     assert [(plan.slots, plan.queue_depth) for plan in wire.plans] == [(1, 4)]
 
 
-@pytest.mark.parametrize("operation", list(Operation))
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.READ])
 def test_one_flipped_bit_in_any_pass_is_found(operation: Operation) -> None:
     wire = Wire()
 
@@ -92,13 +96,15 @@ def test_one_flipped_bit_in_any_pass_is_found(operation: Operation) -> None:
             (wire.remote if operation == Operation.WRITE else wire.local)[777] ^= 4
 
     wire.spoil = spoil
-    with pytest.raises(PayloadMismatchError, match=r"delivered wrong bytes: first wrong byte at offset 777 ") as caught:
+    with pytest.raises(
+        PayloadMismatchError, match=r"delivered wrong bytes: .*first wrong byte at offset 777 "
+    ) as caught:
         runner(wire, operation).measure(1, Amount(iterations=20_000, duration_s=None, warmup=0))
     assert caught.value.exit_code == 2
     assert len(wire.plans) == 3 and wire.open_passes == 0
 
 
-@pytest.mark.parametrize("operation", list(Operation))
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.READ])
 def test_a_transfer_that_moves_nothing_is_found(operation: Operation) -> None:
     """Stale bytes of the pass before are no delivery."""
     wire = Wire()

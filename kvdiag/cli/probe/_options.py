@@ -10,6 +10,7 @@ import typer
 class Operation(StrEnum):
     WRITE = "write"
     READ = "read"
+    WRITE_IMM = "write-imm"
 
 
 class Transport(StrEnum):
@@ -17,14 +18,33 @@ class Transport(StrEnum):
     TCP = "tcp"
 
 
+class Memory(StrEnum):
+    AUTO = "auto"
+    HOST = "host"
+    THP = "thp"
+    HUGE = "huge"
+    CUDA = "cuda"
+    CUDA_DMABUF = "cuda-dmabuf"
+    CUDA_PEERMEM = "cuda-peermem"
+
+
 class Injection(StrEnum):
     WRONG_RKEY = "wrong-rkey"
     OUT_OF_RANGE = "out-of-range"
+    NO_PERMISSION = "no-permission"
+    WRONG_LKEY = "wrong-lkey"
+    LOCAL_OUT_OF_RANGE = "local-out-of-range"
+    NO_RECEIVE = "no-receive"
+    MTU_MISMATCH = "mtu-mismatch"
+    BAD_GID = "bad-gid"
     CORRUPT = "corrupt"
 
 
 Peer = Annotated[str, typer.Argument(metavar="PEER", help="HOST:PORT of a `kvdiag agent`.")]
-OperationOption = Annotated[Operation, typer.Option("--op", help="write pushes to the peer, read pulls from it.")]
+OperationOption = Annotated[
+    Operation,
+    typer.Option("--op", help="write pushes to the peer, read pulls from it; write-imm also consumes receives."),
+]
 TransportOption = Annotated[Transport, typer.Option("--transport", help="rdma, or tcp for comparison.")]
 Size = Annotated[str, typer.Option("--size", help="Message sizes, for example 4096,64KiB,1MiB.")]
 Iterations = Annotated[int | None, typer.Option("--iterations", min=1, max=100_000_000, help="Messages of each size.")]
@@ -34,7 +54,9 @@ Duration = Annotated[
 QueueDepth = Annotated[int, typer.Option("--queue-depth", min=1, max=8192, help="Messages outstanding at a time.")]
 Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1_000_000, help="Messages before the clock starts.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Repetitions; intervals need at least 5.")]
-Device = Annotated[str | None, typer.Option("--device", help="RDMA device; default: chosen by its GID.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="RDMA device, or several as rails: a,b; default: chosen by its GID.")
+]
 Port = Annotated[int | None, typer.Option("--port", min=1, max=255, help="Port of the device.")]
 GidIndex = Annotated[int | None, typer.Option("--gid-index", min=0, max=65535, help="GID table slot.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The agent's token; default: KVDIAG_TOKEN.")]
@@ -64,5 +86,35 @@ Baseline = Annotated[
 ]
 Tolerance = Annotated[
     float, typer.Option("--tolerance", min=0, max=10, help="With --baseline: relative change that is no news.")
+]
+QueuePairs = Annotated[
+    int, typer.Option("--qps", min=1, max=1024, help="Queue pairs on each device; messages are dealt out to them.")
+]
+Bidirectional = Annotated[
+    bool, typer.Option("--bidirectional", help="The peer transfers too, at the same time; rates are of both together.")
+]
+Inline = Annotated[
+    int, typer.Option("--inline", min=0, max=4096, help="Carry messages up to this size inside the work request.")
+]
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, max=4096, help="Messages that share one post; default: by size.")
+]
+SignalEvery = Annotated[
+    int | None, typer.Option("--signal-every", min=1, max=8192, help="Complete and time every N-th; default: --batch.")
+]
+MemoryOption = Annotated[
+    Memory, typer.Option("--memory", help="Local memory: 4 KiB, transparent or explicit huge pages, or a GPU's.")
+]
+PeerMemory = Annotated[
+    Memory | None, typer.Option("--peer-memory", help="The peer's memory; default: the same as --memory.")
+]
+RelaxedOrdering = Annotated[
+    bool, typer.Option("--relaxed-ordering", help="Register memory for relaxed PCIe ordering at both ends.")
+]
+CheckOrdering = Annotated[
+    int, typer.Option("--check-ordering", min=0, max=100_000, help="First test so many flags written after payloads.")
+]
+SamplesFile = Annotated[
+    Path | None, typer.Option("--samples", help="Write every timed message to this file (CSV: size_bytes, seconds).")
 ]
 Inject = Annotated[Injection | None, typer.Option("--inject", hidden=True, help="Provoke a failure, for tests.")]

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from kvdiag.cli._output import Format, require, stderr, stdout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvdiag.model.probe import ProbeDocument, SizeResult, Threshold
+    from kvdiag_probes.distribution import Samples
     from kvdiag_probes.session import ProbeOptions
 
 
@@ -29,7 +32,10 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         results=result.results,
         proof=result.proof,
         thresholds=_thresholds(result.results, flags["min_gbps"], flags["max_p99_us"]),
+        ordering=result.ordering,
     )
+    if flags["samples"]:
+        _write_samples(flags["samples"], result.samples)
     if flags["output"] is Format.JSON:
         stdout().print(encode(document), markup=False, soft_wrap=True)
     else:
@@ -64,14 +70,36 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
             iterations=iterations,
             duration_s=flags["duration"],
             warmup=flags["warmup"],
+            queue_pairs=flags.get("queue_pairs", 1),
+            bidirectional=flags.get("bidirectional", False),
+            batch=flags.get("batch"),
+            signal_every=flags.get("signal_every"),
+            inline=flags["inline"],
+            memory=flags["memory"].value,
+            peer_memory=(flags["peer_memory"] or flags["memory"]).value,
+            relaxed_ordering=flags["relaxed_ordering"],
+            ordering_rounds=flags["check_ordering"],
         ),
         timeout_s=flags["timeout"],
         device=flags["device"],
         port=flags["port"],
         gid_index=flags["gid_index"],
         inject=flags["inject"].value if flags["inject"] else None,
+        samples=flags["samples"] is not None,
         progress=(lambda line: console.print(line, end="\r")) if show else (lambda _: None),
     )
+
+
+def _write_samples(path: "Path", samples: "dict[int, Samples]") -> None:
+    from kvdiag.errors import UsageError
+
+    try:
+        with path.open("w") as file:
+            file.write("size_bytes,seconds\n")
+            for size, taken in samples.items():
+                file.writelines(f"{size},{value:.9f}\n" for value in taken.raw)
+    except OSError as error:
+        raise UsageError(f"--samples {path}: {error.strerror}; give a file that can be written") from error
 
 
 def _thresholds(

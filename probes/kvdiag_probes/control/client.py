@@ -20,6 +20,9 @@ from kvdiag_probes.control.messages import (
     Hello,
     OpenAnswer,
     OpenRequest,
+    PassAnswer,
+    PassRequest,
+    ReceiveRequest,
     Refusal,
     SnapshotAnswer,
     VerifyAnswer,
@@ -75,6 +78,18 @@ class AgentClient:
     def verify(self, session: str, request: VerifyRequest) -> VerifyAnswer:
         """Have the agent compare its buffer with a pattern."""
         return self._ask("POST", f"/v1/sessions/{session}/verify", VerifyAnswer, request)
+
+    def receive(self, session: str, request: ReceiveRequest) -> None:
+        """Have the agent post receives for messages with immediate data."""
+        self._send("POST", f"/v1/sessions/{session}/receive", request)
+
+    def arm(self, session: str, request: PassRequest) -> None:
+        """Have the agent get a pass ready that waits for a flag."""
+        self._send("POST", f"/v1/sessions/{session}/pass", request)
+
+    def collect(self, session: str) -> PassAnswer:
+        """Return how the agent's pass went, once it is over."""
+        return self._ask("GET", f"/v1/sessions/{session}/pass", PassAnswer)
 
     def close_session(self, session: str) -> None:
         """Have the agent free a session."""

@@ -1,13 +1,14 @@
 """The messages of the control channel and their bounds; a body that breaks one is refused as a whole."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from kvdiag_probes.datapath import Transport
+from kvdiag_probes.datapath import Operation, Transport
+from kvdiag_probes.memory import MemoryKind
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a message changes its meaning; both ends must speak the same."""
 PROTOCOL_HEADER = "kvdiag-protocol"
 MAX_REQUEST_BYTES = 64 * 1024
@@ -16,14 +17,23 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _U24 = Annotated[int, Meta(ge=0, lt=1 << 24)]
 _U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _Text = Annotated[str, Meta(max_length=256)]
+_Size = Annotated[int, Meta(ge=1, le=1 << 40)]
+_Offset = Annotated[int, Meta(ge=0, le=1 << 40)]
+Grant = Literal["all", "write", "read", "none"]
+"""What the peer may do with a buffer."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
+class QueuePairNumber(_Message, frozen=True, kw_only=True):
+    qpn: _U24
+    psn: _U24
+
+
 class QueuePairAddress(_Message, frozen=True, kw_only=True):
-    """Where a queue pair and its registered buffer are; `mtu` in bytes."""
+    """Where a queue pair and its registered buffer are, and `more` queue pairs of the same end; `mtu` in bytes."""
 
     qpn: _U24
     psn: _U24
@@ -34,6 +44,7 @@ class QueuePairAddress(_Message, frozen=True, kw_only=True):
     rkey: _U32
     # Decimal text: JSON numbers lose precision above 2^53 in some readers, and msgspec bounds end at 2^63.
     address_text: Annotated[str, Meta(pattern=r"^[0-9]{1,20}$")]
+    more: Annotated[tuple[QueuePairNumber, ...], Meta(max_length=1023)] = ()
 
     @property
     def address(self) -> int:
@@ -41,11 +52,21 @@ class QueuePairAddress(_Message, frozen=True, kw_only=True):
 
 
 class OpenRequest(_Message, frozen=True, kw_only=True):
-    """Ask for a session: a buffer of `size` bytes to be reached over `transport`."""
+    """Ask for a session: a buffer of `size` bytes of a kind of memory, to be reached over `transport`.
+
+    `rail` counts the agent's devices; `queue_depth` is what the agent's own passes will need, `receives` how many
+    messages with immediate data it must take at a time; `grant` less than all provokes refusals, for tests.
+    """
 
     transport: Transport
-    size: Annotated[int, Meta(ge=1, le=1 << 40)]
+    size: _Size
     queue_pair: QueuePairAddress | None = None
+    rail: Annotated[int, Meta(ge=0, lt=64)] = 0
+    queue_depth: Annotated[int, Meta(ge=1, le=8192)] = 16
+    receives: Annotated[int, Meta(ge=0, le=8192)] = 0
+    memory: MemoryKind = MemoryKind.HOST
+    relaxed_ordering: bool = False
+    grant: Grant = "all"
 
 
 class OpenAnswer(_Message, frozen=True, kw_only=True):
@@ -57,22 +78,33 @@ class OpenAnswer(_Message, frozen=True, kw_only=True):
     setup_s: float
     device: _Text | None = None
     queue_pair: QueuePairAddress | None = None
+    memory: Annotated[str, Meta(max_length=1024)] | None = None
     tcp_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     tcp_key: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class FillRequest(_Message, frozen=True, kw_only=True):
-    """Write the pattern of `seed` over the first `size` bytes of the session's buffer."""
+    """Write the pattern of `seed` over `size` bytes of the session's buffer, from `offset` on."""
 
     seed: _U32
-    size: Annotated[int, Meta(ge=1, le=1 << 40)]
+    size: _Size
+    offset: _Offset = 0
 
 
 class VerifyRequest(_Message, frozen=True, kw_only=True):
-    """Compare the first `size` bytes with the pattern of `seed`."""
+    """Compare `size` bytes from `offset` on with the pattern of `seed`.
+
+    With `block`, the size of each message, a difference is classified; `stale` is the seed that was there before.
+    `immediates` messages with immediate data, dealt out `chain` at a time, must have arrived, in order.
+    """
 
     seed: _U32
-    size: Annotated[int, Meta(ge=1, le=1 << 40)]
+    size: _Size
+    offset: _Offset = 0
+    block: _Offset = 0
+    stale: _U32 | None = None
+    immediates: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    chain: Annotated[int, Meta(ge=1, le=8192)] = 1
 
 
 class VerifyAnswer(_Message, frozen=True, kw_only=True):
@@ -80,6 +112,39 @@ class VerifyAnswer(_Message, frozen=True, kw_only=True):
 
     digest: _Text
     mismatch: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class ReceiveRequest(_Message, frozen=True, kw_only=True):
+    """Get ready for `count` messages with immediate data, dealt out to the queue pairs `chain` at a time."""
+
+    count: Annotated[int, Meta(ge=1, le=1 << 20)]
+    chain: Annotated[int, Meta(ge=1, le=8192)]
+
+
+class PassRequest(_Message, frozen=True, kw_only=True):
+    """Run one pass against the initiator's buffer as soon as the eight bytes at `flag_offset` hold `flag`.
+
+    With `watch` no pass is run: when the flag is seen, the payload before it is compared with the pattern at once.
+    """
+
+    flag: _U32
+    flag_offset: _Offset
+    operation: Operation = Operation.WRITE
+    size: _Size
+    slots: Annotated[int, Meta(ge=1, le=1 << 20)]
+    queue_depth: Annotated[int, Meta(ge=1, le=8192)] = 16
+    chain: Annotated[int, Meta(ge=1, le=8192)] = 1
+    base: _Offset = 0
+    timeout_s: Annotated[float, Meta(gt=0, le=600)]
+    watch: bool = False
+    seed: _U32 = 0
+
+
+class PassAnswer(_Message, frozen=True, kw_only=True):
+    """How the pass that was asked for went: its seconds, or why it failed in one line."""
+
+    elapsed_s: float
+    error: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class Hello(_Message, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ from kvdiag_probes.control.messages import (
     FillRequest,
     Hello,
     OpenRequest,
+    PassRequest,
+    ReceiveRequest,
     Refusal,
     VerifyRequest,
 )
@@ -122,6 +124,18 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
         message = await _decode(request, VerifyRequest)
         return _answer(await run_in_threadpool(sessions.verify, request.path_params["name"], message))
 
+    async def receive(request: Request) -> Response:
+        message = await _decode(request, ReceiveRequest)
+        await run_in_threadpool(sessions.receive, request.path_params["name"], message)
+        return Response(status_code=204)
+
+    async def arm(request: Request) -> Response:
+        await run_in_threadpool(sessions.arm, request.path_params["name"], await _decode(request, PassRequest))
+        return Response(status_code=204)
+
+    async def collect(request: Request) -> Response:
+        return _answer(await run_in_threadpool(sessions.collect, request.path_params["name"]))
+
     async def close(request: Request) -> Response:
         await run_in_threadpool(sessions.close, request.path_params["name"])
         return Response(status_code=204)
@@ -145,6 +159,9 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
             Route("/v1/sessions/{name}", _guarded(close), methods=["DELETE"]),
             Route("/v1/sessions/{name}/fill", _guarded(fill), methods=["POST"]),
             Route("/v1/sessions/{name}/verify", _guarded(verify), methods=["POST"]),
+            Route("/v1/sessions/{name}/receive", _guarded(receive), methods=["POST"]),
+            Route("/v1/sessions/{name}/pass", _guarded(arm), methods=["POST"]),
+            Route("/v1/sessions/{name}/pass", _guarded(collect), methods=["GET"]),
         ],
         lifespan=reaping,
     )

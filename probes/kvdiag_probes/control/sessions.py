@@ -10,14 +10,42 @@ from typing import Protocol
 
 from kvdiag.errors import InputError, UnavailableError
 from kvdiag_probes import pattern
-from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyAnswer, VerifyRequest
+from kvdiag_probes.control.messages import (
+    FillRequest,
+    OpenAnswer,
+    OpenRequest,
+    PassAnswer,
+    PassRequest,
+    ReceiveRequest,
+    VerifyAnswer,
+    VerifyRequest,
+)
+from kvdiag_probes.corruption import classify
 
 
 class Target(Protocol):
-    """What one session holds: a buffer that the peer can reach. `close` frees it and cuts the peer off."""
+    """What one session holds: a buffer that the peer can reach. `close` frees it and cuts the peer off.
+
+    `push` and `pull` are as a data path has them; the other three raise InputError where the transport has no such
+    thing.
+    """
 
     @property
     def buffer(self) -> memoryview: ...
+
+    def push(self, start: int, stop: int) -> None: ...
+
+    def pull(self, start: int, stop: int) -> None: ...
+
+    def receive(self, request: ReceiveRequest) -> None: ...
+
+    def reap(self, request: VerifyRequest) -> str | None:
+        """Return what is wrong with the immediates that must have come, or None."""
+        ...
+
+    def arm(self, request: PassRequest) -> None: ...
+
+    def collect(self) -> PassAnswer: ...
 
     def describe(self, session: str) -> OpenAnswer: ...
 
@@ -70,15 +98,36 @@ class Sessions:
         return target.describe(name)
 
     def fill(self, name: str, request: FillRequest) -> None:
-        """Write the pattern over the session's buffer; InputError for an unknown session or too large a size."""
-        with self._used(name, request.size) as buffer:
-            pattern.fill(buffer, request.seed)
+        """Write the pattern into the session's buffer; InputError for an unknown session or too large a size."""
+        with self._used(name, request.offset + request.size) as target:
+            with target.buffer[request.offset : request.offset + request.size] as buffer:
+                pattern.fill(buffer, request.seed)
+            target.push(request.offset, request.offset + request.size)
 
     def verify(self, name: str, request: VerifyRequest) -> VerifyAnswer:
         """Digest the session's buffer and compare it with the pattern; InputError as for `fill`."""
-        with self._used(name, request.size) as buffer:
-            mismatch = pattern.find_mismatch(buffer, request.seed)
-            return VerifyAnswer(digest=pattern.digest(buffer), mismatch=None if mismatch is None else str(mismatch))
+        with self._used(name, request.offset + request.size) as target:
+            problem = target.reap(request) if request.immediates else None
+            target.pull(request.offset, request.offset + request.size)
+            with target.buffer[request.offset : request.offset + request.size] as buffer:
+                wrong = classify(buffer, request.seed, request.block, request.stale)
+                mismatch = problem if wrong is None else str(wrong)
+                return VerifyAnswer(digest=pattern.digest(buffer), mismatch=mismatch)
+
+    def receive(self, name: str, request: ReceiveRequest) -> None:
+        """Post receives for messages with immediate data; InputError for an unknown session."""
+        with self._used(name, 0) as target:
+            target.receive(request)
+
+    def arm(self, name: str, request: PassRequest) -> None:
+        """Get a pass ready that starts at the initiator's flag; InputError for an unknown session or a bad pass."""
+        with self._used(name, 0) as target:
+            target.arm(request)
+
+    def collect(self, name: str) -> PassAnswer:
+        """Wait for the end of the pass and return how it went; InputError where there is none."""
+        with self._used(name, 0) as target:
+            return target.collect()
 
     def close(self, name: str) -> None:
         """Free a session; InputError for an unknown one."""
@@ -132,7 +181,7 @@ class Sessions:
                 self._opening_sizes.remove(size)
 
     @contextmanager
-    def _used(self, name: str, size: int) -> Iterator[memoryview]:
+    def _used(self, name: str, size: int) -> Iterator[Target]:
         with self._lock:
             session = self._sessions.get(name)
         if session is None:
@@ -143,8 +192,7 @@ class Sessions:
             if name not in self._sessions:
                 raise InputError(_unknown(name))
             try:
-                with session.target.buffer[:size] as buffer:
-                    yield buffer
+                yield session.target
             finally:
                 session.last_used_s = self._clock()
 

@@ -7,20 +7,28 @@ import time
 from dataclasses import dataclass
 
 from kvdiag.errors import InputError, UndeterminedError
-from kvdiag_probes.control.messages import OpenAnswer, OpenRequest
+from kvdiag_probes.control.messages import (
+    OpenAnswer,
+    OpenRequest,
+    PassAnswer,
+    PassRequest,
+    ReceiveRequest,
+    VerifyRequest,
+)
+from kvdiag_probes.control.passes import PassRunner
 from kvdiag_probes.control.sessions import Target
-from kvdiag_probes.datapath import Memory, Transport
+from kvdiag_probes.datapath import Memory, Plan, PreparedPass, Transport
 from kvdiag_probes.gid import choose
 from kvdiag_probes.tcp import TcpTarget
 
 _log = logging.getLogger(__name__)
-_QUEUE_DEPTH = 16
-"""The agent posts nothing; this only sizes what a queue pair must have."""
+_IMMEDIATES_TIMEOUT_S = 2.0
+"""The initiator asks only after its own completions: what has not come by then does not come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """The agent's own restrictions on device, port and GID slot."""
+    """The agent's own restrictions on device, port and GID slot; `device` may name several, one for each rail."""
 
     device: str | None = None
     port: int | None = None
@@ -66,6 +74,24 @@ class _TcpTarget:
     def buffer(self) -> memoryview:
         return self._memory.view
 
+    def push(self, start: int, stop: int) -> None:
+        """Do nothing: the transport reads the buffer itself."""
+
+    def pull(self, start: int, stop: int) -> None:
+        """Do nothing: the transport fills the buffer itself."""
+
+    def receive(self, request: ReceiveRequest) -> None:
+        raise InputError(f"TCP has no immediate data (asked for {request.count})")
+
+    def reap(self, request: VerifyRequest) -> str | None:
+        raise InputError(f"TCP has no immediate data (asked for {request.immediates})")
+
+    def arm(self, request: PassRequest) -> None:
+        raise InputError(f"over TCP the agent runs no passes (asked for {request.slots} messages)")
+
+    def collect(self) -> PassAnswer:
+        raise InputError("over TCP the agent runs no passes")
+
     def describe(self, session: str) -> OpenAnswer:
         return OpenAnswer(
             session=session,
@@ -84,7 +110,7 @@ class _TcpTarget:
 class _RdmaTarget:
     def __init__(self, request: OpenRequest, local_address: str, options: DeviceOptions) -> None:
         from kvdiag_probes.rdma_path import read_devices
-        from kvdiag_probes.verbs import Endpoint
+        from kvdiag_probes.verbs import Endpoint, EndpointOptions
 
         remote = request.queue_pair
         if remote is None:
@@ -96,22 +122,58 @@ class _RdmaTarget:
         started_s = time.perf_counter()
         choice = choose(
             read_devices(),
-            device=options.device,
+            device=_rail(options.device, request.rail),
             port=options.port,
             gid_index=options.gid_index,
             addresses=[local_address],
         )
-        self._endpoint = Endpoint(choice, request.size, _QUEUE_DEPTH)
+        self._remote = remote
+        self._endpoint = Endpoint(
+            choice,
+            request.size,
+            request.queue_depth,
+            EndpointOptions(
+                queue_pairs=1 + len(remote.more),
+                receives=request.receives,
+                memory=request.memory,
+                relaxed_ordering=request.relaxed_ordering,
+                grant=request.grant,
+            ),
+        )
         try:
             self._endpoint.connect(remote)
         except BaseException:
             self._endpoint.close()
             raise
         self._setup_s = time.perf_counter() - started_s - self._endpoint.allocate_s - self._endpoint.register_s
+        self._passes = PassRunner(lambda: self._endpoint.buffer, self._prepare)
 
     @property
     def buffer(self) -> memoryview:
         return self._endpoint.buffer
+
+    def push(self, start: int, stop: int) -> None:
+        self._endpoint.region.push(start, stop)
+
+    def pull(self, start: int, stop: int) -> None:
+        self._endpoint.region.pull(start, stop)
+
+    def receive(self, request: ReceiveRequest) -> None:
+        if request.count > self._endpoint.options.receives:
+            raise InputError(f"{request.count} receives asked for, the session has {self._endpoint.options.receives}")
+        self._endpoint.receiver.post(request.count, request.chain)
+
+    def reap(self, request: VerifyRequest) -> str | None:
+        return self._endpoint.receiver.reap(request.immediates, request.chain, _IMMEDIATES_TIMEOUT_S)
+
+    def arm(self, request: PassRequest) -> None:
+        self._passes.arm(request)
+
+    def collect(self) -> PassAnswer:
+        return self._passes.collect()
+
+    def _prepare(self, plan: Plan) -> PreparedPass:
+        return self._endpoint.prepare(plan, self._remote, "initiator")
 
     def describe(self, session: str) -> OpenAnswer:
         return OpenAnswer(
@@ -121,7 +183,17 @@ class _RdmaTarget:
             setup_s=self._setup_s,
             device=self._endpoint.choice.name,
             queue_pair=self._endpoint.address,
+            memory=self._endpoint.region.note[:1024],
         )
 
     def close(self) -> None:
+        self._passes.close()
         self._endpoint.close()
+
+
+def _rail(devices: str | None, rail: int) -> str | None:
+    """Return the device of a rail: of several in turn, of one or none always the same."""
+    names = devices.split(",") if devices else []
+    if rail and len(names) < 2:
+        raise UndeterminedError(f"rail {rail} was asked for: start the agent with as many devices (--device a,b)")
+    return names[rail % len(names)] if names else None

@@ -19,7 +19,7 @@ from kvdiag_probes.control import server as server_module
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, RefusedConnectionError, fetch_snapshot
 from kvdiag_probes.control.credential import Credential
-from kvdiag_probes.control.messages import FillRequest, OpenRequest, QueuePairAddress, VerifyRequest
+from kvdiag_probes.control.messages import PROTOCOL, FillRequest, OpenRequest, QueuePairAddress, VerifyRequest
 from kvdiag_probes.control.server import AgentServer
 from kvdiag_probes.control.sessions import Limits
 from kvdiag_probes.datapath import Transport
@@ -40,7 +40,7 @@ def client(agent: AgentServer) -> Iterator[AgentClient]:
 
 def raw(agent: AgentServer, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection(agent.address.host, agent.address.port, timeout=5)
-    sent = {"authorization": "Bearer let-me-in", "kvdiag-protocol": "1"} | {
+    sent = {"authorization": "Bearer let-me-in", "kvdiag-protocol": str(PROTOCOL)} | {
         name.replace("_", "-"): value for name, value in headers.items()
     }
     connection.request(method, path, body, sent)
@@ -51,7 +51,7 @@ def raw(agent: AgentServer, method: str, path: str, body: bytes = b"", **headers
 
 
 def test_a_session_over_the_wire(client: AgentClient) -> None:
-    assert client.hello().protocol == 1
+    assert client.hello().protocol == PROTOCOL
     answer = client.open(OpenRequest(transport=Transport.TCP, size=1000))
     assert answer.tcp_port and answer.tcp_key
     client.fill(answer.session, FillRequest(seed=1, size=1000))
@@ -77,11 +77,12 @@ def test_a_wrong_or_missing_token_is_refused_on_every_route(agent: AgentServer, 
 
 
 def test_another_protocol_version_is_told_apart(agent: AgentServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert raw(agent, "GET", "/v1/hello", kvdiag_protocol="2") == (409, "it speaks protocol 1, the probe 2")
-    monkeypatch.setattr(client_module, "PROTOCOL", 2)
+    said = f"it speaks protocol {PROTOCOL}, the probe 999"
+    assert raw(agent, "GET", "/v1/hello", kvdiag_protocol="999") == (409, said)
+    monkeypatch.setattr(client_module, "PROTOCOL", 999)
     with (
         AgentClient(agent.address, TOKEN, 5) as newer,
-        pytest.raises(UnavailableError, match="it speaks protocol 1, the probe 2; install the same kvdiag version"),
+        pytest.raises(UnavailableError, match=f"{said}; install the same kvdiag version"),
     ):
         newer.hello()
 
@@ -112,7 +113,7 @@ def test_a_body_that_never_comes_is_given_up(agent: AgentServer, monkeypatch: py
     with socket.create_connection(("127.0.0.1", agent.address.port)) as slow:
         slow.settimeout(5)
         slow.sendall(
-            b"POST /v1/sessions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer let-me-in\r\nkvdiag-protocol: 1\r\n"
+            b"POST /v1/sessions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer let-me-in\r\nkvdiag-protocol: 2\r\n"
             b"content-length: 100\r\n\r\n{"
         )
         assert b" 408 " in slow.recv(100)
@@ -196,9 +197,9 @@ def answering(reply: bytes) -> Iterator[Address]:
     [
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "is no kvdiag agent"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "is it a kvdiag agent"),
-        (b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 1\r\ncontent-length: 2\r\n\r\nhi", "its answer cannot be read"),
+        (b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 2\r\ncontent-length: 2\r\n\r\nhi", "its answer cannot be read"),
         (
-            b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 1\r\ncontent-length: 99999999\r\n\r\n" + b"x" * 17_000_000,
+            b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 2\r\ncontent-length: 99999999\r\n\r\n" + b"x" * 17_000_000,
             "longer than",
         ),
     ],
@@ -230,7 +231,7 @@ def test_mutual_tls_serves_who_has_a_certificate_and_nobody_else(tmp_path: Path)
     mutual = Credential(cert=cert, key=key, ca=cert)
     with serving(mutual) as agent:
         with AgentClient(agent.address, mutual, 5) as client:
-            assert client.hello().protocol == 1
+            assert client.hello().protocol == PROTOCOL
         for stranger in (Credential(ca=cert), Credential(token="t")):
             with (
                 AgentClient(agent.address, stranger, 5) as client,

@@ -3,7 +3,15 @@ import threading
 import pytest
 
 from kvdiag.errors import InputError, UnavailableError
-from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyRequest
+from kvdiag_probes.control.messages import (
+    FillRequest,
+    OpenAnswer,
+    OpenRequest,
+    PassAnswer,
+    PassRequest,
+    ReceiveRequest,
+    VerifyRequest,
+)
 from kvdiag_probes.control.sessions import Limits, Sessions
 from kvdiag_probes.datapath import Transport
 
@@ -13,6 +21,25 @@ class FakeTarget:
         self.memory = bytearray(size)
         self.buffer = memoryview(self.memory)
         self.closed = False
+        self.calls: list[object] = []
+
+    def push(self, start: int, stop: int) -> None:
+        self.calls.append(("push", start, stop))
+
+    def pull(self, start: int, stop: int) -> None:
+        self.calls.append(("pull", start, stop))
+
+    def receive(self, request: ReceiveRequest) -> None:
+        self.calls.append(request)
+
+    def reap(self, request: VerifyRequest) -> str | None:
+        return f"{request.immediates} immediates did not arrive"
+
+    def arm(self, request: PassRequest) -> None:
+        self.calls.append(request)
+
+    def collect(self) -> PassAnswer:
+        return PassAnswer(elapsed_s=0.5)
 
     def describe(self, session: str) -> OpenAnswer:
         return OpenAnswer(session=session, allocate_s=0, register_s=0, setup_s=0)
@@ -35,6 +62,24 @@ class Fixture:
         return self.sessions.open(OpenRequest(transport=Transport.TCP, size=size), "127.0.0.1").session
 
 
+def test_a_part_of_the_buffer_is_filled_and_verified_at_its_offset() -> None:
+    fixture = Fixture(Limits())
+    name = fixture.open()
+    fixture.sessions.fill(name, FillRequest(seed=4, size=40, offset=60))
+    assert fixture.sessions.verify(name, VerifyRequest(seed=4, size=40, offset=60)).mismatch is None
+    assert bytes(fixture.targets[0].memory[:60]) == bytes(60)
+    with pytest.raises(InputError, match="101 bytes asked for"):
+        fixture.sessions.fill(name, FillRequest(seed=4, size=41, offset=60))
+
+
+def test_immediates_that_did_not_come_fail_a_verification() -> None:
+    fixture = Fixture(Limits())
+    name = fixture.open()
+    fixture.sessions.fill(name, FillRequest(seed=4, size=80))
+    answer = fixture.sessions.verify(name, VerifyRequest(seed=4, size=80, immediates=3))
+    assert answer.mismatch == "3 immediates did not arrive"
+
+
 def test_a_session_is_filled_verified_and_freed() -> None:
     fixture = Fixture(Limits())
     name = fixture.open()
@@ -44,6 +89,7 @@ def test_a_session_is_filled_verified_and_freed() -> None:
     answer = fixture.sessions.verify(name, VerifyRequest(seed=4, size=80))
     assert answer.mismatch is not None
     assert "offset 33 " in answer.mismatch
+    assert fixture.targets[0].calls == [("push", 0, 80), ("pull", 0, 80), ("pull", 0, 80)]
     fixture.sessions.close(name)
     assert fixture.targets[0].closed and len(fixture.sessions) == 0
     with pytest.raises(InputError, match="no session"):

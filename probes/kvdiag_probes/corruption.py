@@ -1,0 +1,120 @@
+"""What kind of corruption a buffer shows: each word of the pattern tells which seed and position it belongs to."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kvdiag_probes import pattern
+from kvdiag_probes.pattern import Mismatch
+
+Kind = Literal["bit flip", "stale", "short write", "swapped block", "misplaced block", "wrong stride", "wrong bytes"]
+_WORD = 8
+_EXAMINED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corruption:
+    """`mismatch` is where the bytes differ; `detail` says what they are instead, with offset and length in bytes."""
+
+    kind: Kind
+    detail: str
+    mismatch: Mismatch
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.detail}): {self.mismatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Bytes at `start` that belong `shift` bytes further on, `length` of them."""
+
+    start: int
+    length: int
+    shift: int
+
+
+def classify(buffer: memoryview, seed: int, block: int = 0, stale: int | None = None) -> Corruption | None:
+    """Compare a buffer with the pattern of a seed and say what happened to it; None when every byte is right.
+
+    `block` is the size of a message in bytes, `stale` the seed that the buffer carried before.
+    """
+    mismatch = pattern.find_mismatch(buffer, seed)
+    if mismatch is None:
+        return None
+    kind, detail = _judge(buffer, seed, block or len(buffer), stale, mismatch)
+    return Corruption(kind=kind, detail=detail, mismatch=mismatch)
+
+
+def _judge(buffer: memoryview, seed: int, block: int, stale: int | None, mismatch: Mismatch) -> tuple[Kind, str]:
+    flipped = mismatch.expected ^ mismatch.found
+    if mismatch.wrong_bytes == 1 and flipped.bit_count() == 1:
+        return "bit flip", f"bit {flipped.bit_length() - 1} of the byte at offset {mismatch.offset}"
+    start = mismatch.offset - mismatch.offset % block
+    examined = np.frombuffer(buffer, dtype=np.uint8)[start : start + _EXAMINED_BYTES]
+    runs = _displaced(examined, start, seed, len(buffer))
+    if runs:
+        return _displacement(runs, block)
+    old = _stale_bytes(examined, start, mismatch, stale)
+    if not old:
+        return "wrong bytes", f"{mismatch.length} bytes at offset {mismatch.offset} are of no known origin"
+    end = mismatch.offset + old
+    what = "of the pass before" if stale is not None else "zero, as if never written"
+    if mismatch.offset % block and (end % block == 0 or end == len(buffer)):
+        return "short write", (
+            f"message {mismatch.offset // block} ends after {mismatch.offset % block} of {block} bytes: the last {old} "
+            f"bytes at offset {mismatch.offset} are {what}"
+        )
+    return "stale", f"{old} bytes at offset {mismatch.offset} are {what}"
+
+
+def _stale_bytes(examined: npt.NDArray[np.uint8], start: int, mismatch: Mismatch, stale: int | None) -> int:
+    """Return how many bytes from the first wrong one on are the former pattern's, or zero where there was none.
+
+    A byte may be right by chance (1 in 256), so the run is of the old pattern, not of the wrong bytes.
+    """
+    old = np.zeros(len(examined), np.uint8)
+    if stale is not None:
+        whole = np.empty(start + len(examined), np.uint8)
+        pattern.fill(memoryview(whole), stale)  # type: ignore[arg-type]
+        old = whole[start:]
+    same = examined[mismatch.offset - start :] == old[mismatch.offset - start :]
+    run = len(same) if same.all() else int(np.argmin(same))
+    return run if run >= min(mismatch.length, _WORD) else 0
+
+
+def _displaced(examined: npt.NDArray[np.uint8], start: int, seed: int, size: int) -> list[_Run]:
+    """Return the runs of at least two words whose origin is elsewhere in the same pattern."""
+    for skew in range(_WORD):
+        first = -start % _WORD + skew
+        words = examined[first:][: (len(examined) - first) // _WORD * _WORD].copy().view("<u8")
+        seeds, positions = pattern.origin(words)
+        here = start + first + np.arange(len(words)) * _WORD
+        shift = positions * _WORD - here
+        moved = (seeds == seed) & (positions * _WORD < size) & (shift != 0)
+        runs = []
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], moved.astype(np.int8), [0]])))
+        for low, high in edges.reshape(-1, 2):
+            cuts = np.flatnonzero(np.diff(shift[low:high])) + 1
+            parts = np.split(np.arange(low, high), cuts)
+            runs += [_Run(int(here[p[0]]), len(p) * _WORD, int(shift[p[0]])) for p in parts if len(p) >= 2]
+        if runs:
+            return runs
+    return []
+
+
+def _displacement(runs: list[_Run], block: int) -> tuple[Kind, str]:
+    shifts = [run.shift for run in runs]
+    steps = {after - before for before, after in pairwise(shifts)}
+    if len(shifts) >= 2 and len(steps) == 1 and 0 not in steps and len({shift > 0 for shift in shifts}) == 1:
+        return "wrong stride", (
+            f"from offset {runs[0].start} on messages of {block} bytes lie {-steps.pop()} bytes further apart each"
+        )
+    first = runs[0]
+    other = next((run for run in runs if run.start == first.start + first.shift and run.shift == -first.shift), None)
+    length = min(first.length, block)
+    if other is not None:
+        return "swapped block", f"{length} bytes at offset {first.start} and at offset {other.start} changed places"
+    return "misplaced block", f"{length} bytes at offset {first.start} belong at offset {first.start + first.shift}"

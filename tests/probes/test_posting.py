@@ -1,0 +1,168 @@
+"""Chains of work requests against queue pairs that complete at once, or as a test tells them to."""
+
+import importlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kvdiag.errors import UnavailableError, UndeterminedError
+from kvdiag_probes.completion import CompletionError
+from kvdiag_probes.datapath import Operation, Plan
+from kvdiag_probes.posting import ChainedPass, Lane
+from kvdiag_probes.verbs import preload
+
+
+class Request:
+    open = 0
+
+    def __init__(self, **given: Any) -> None:
+        self.send_flags = given["send_flags"]
+        self.wr_id = -1
+        self.next_wr: Request | None = None
+        Request.open += 1
+
+    def set_wr_rdma(self, rkey: int, address: int) -> None:
+        self.remote = (rkey, address)
+
+    def close(self) -> None:
+        Request.open -= 1
+
+
+class Scatter:
+    def __init__(self, address: int, length: int, lkey: int) -> None:
+        self.local = (address, length, lkey)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Completion:
+    wr_id: int
+    status: int = 0
+    vendor_err: int = 0
+
+
+@dataclass
+class Adapter:
+    """A completion queue and the queue pairs of it; `depth` is the most that was ever outstanding on one."""
+
+    lengths: dict[int, int] = field(default_factory=dict)
+    done: deque[Completion] = field(default_factory=deque)
+    posts: list[tuple[int, int]] = field(default_factory=list)
+    status: int = 0
+    silent: bool = False
+    polls: int = 0
+
+    def poll(self, most: int) -> tuple[int, list[Completion]]:
+        self.polls += 1
+        found = [self.done.popleft() for _ in range(min(most, len(self.done)))]
+        return len(found), found
+
+
+@dataclass
+class QueuePair:
+    adapter: Adapter
+    number: int
+
+    def post_send(self, head: Any) -> None:
+        request, count = head, 0
+        while request is not None:
+            count += 1
+            if request.send_flags & 2 and not self.adapter.silent:  # IBV_SEND_SIGNALED
+                self.adapter.done.append(Completion(request.wr_id, self.adapter.status))
+            request = request.next_wr
+        self.adapter.posts.append((self.number, count))
+
+
+@pytest.fixture(autouse=True)
+def _work_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take work requests that show what they are chained to: those of pyverbs do not."""
+    try:
+        preload()
+    except UndeterminedError as error:
+        pytest.skip(str(error))
+    module = importlib.import_module("pyverbs.wr")
+    monkeypatch.setattr(module, "SendWR", Request)
+    monkeypatch.setattr(module, "SGE", Scatter)
+
+
+def lanes(adapter: Adapter, count: int = 1) -> list[Lane]:
+    return [
+        Lane(queue_pair=QueuePair(adapter, i), completions=adapter, local=4096, lkey=1, remote=8192, rkey=2)
+        for i in range(count)
+    ]
+
+
+def plan(slots: int, chain: int, depth: int = 16, signal: int | None = None, **changes: Any) -> Plan:
+    return Plan(
+        operation=Operation.WRITE,
+        size=64,
+        slots=slots,
+        queue_depth=depth,
+        chain=chain,
+        signal=signal,
+        timeout_s=0.05,
+        **changes,
+    )
+
+
+def run(adapter: Adapter, wanted: Plan, count: int = 1) -> int:
+    made = ChainedPass([lanes(adapter, count)], wanted, "b:1")
+    try:
+        return len(made.run().latencies_s)
+    finally:
+        made.close()
+        assert Request.open == 0
+
+
+def test_chains_are_posted_whole_and_each_is_timed() -> None:
+    adapter = Adapter()
+    assert run(adapter, plan(10, 4)) == 3
+    assert adapter.posts == [(0, 4), (0, 4), (0, 2)]
+
+
+def test_chains_are_dealt_out_to_the_queue_pairs_in_turn() -> None:
+    adapter = Adapter()
+    assert run(adapter, plan(14, 4), 2) == 4
+    assert adapter.posts == [(0, 4), (1, 4), (0, 4), (1, 2)]
+
+
+@pytest.mark.parametrize(("signal", "timed"), [(1, 12), (2, 6), (4, 3), (8, 2), (12, 1), (100, 1)])
+def test_every_nth_message_is_timed_and_always_the_last(signal: int, timed: int) -> None:
+    assert run(Adapter(), plan(12, 4, depth=128, signal=signal)) == timed
+
+
+def test_two_rails_carry_the_same_messages_and_both_are_polled() -> None:
+    left, right = Adapter(), Adapter()
+    made = ChainedPass([lanes(left), lanes(right)], plan(4, 2), "b:1")
+    assert len(made.run().latencies_s) == 4
+    made.close()
+    assert left.posts == right.posts == [(0, 2), (0, 2)]
+
+
+def test_a_flag_goes_before_or_after_the_payload_and_the_last_of_all_completes() -> None:
+    before, after = Adapter(), Adapter()
+    assert run(before, plan(4, 2, flag_offset=4096)) == 2
+    assert before.posts == [(0, 3), (0, 2)]
+    assert run(after, plan(4, 2, flag_offset=4096, flag_last=True)) == 2
+    assert after.posts == [(0, 2), (0, 3)]
+
+
+def test_the_first_error_is_told_and_nothing_waits_for_the_rest() -> None:
+    with pytest.raises(CompletionError, match=r"RDMA WRITE failed with REM_ACCESS_ERR \(10\)") as caught:
+        run(Adapter(status=10), plan(4, 2))
+    assert caught.value.status == 10
+
+
+def test_no_completion_ends_in_bounded_time() -> None:
+    with pytest.raises(UnavailableError, match=r"no completion within 0\.05 s"):
+        run(Adapter(silent=True), plan(4, 2))
+
+
+def test_the_depth_bounds_what_is_outstanding() -> None:
+    adapter = Adapter(silent=True)
+    with pytest.raises(UnavailableError):
+        run(adapter, plan(64, 4, depth=8))
+    assert adapter.posts == [(0, 4), (0, 4)]
