@@ -65,6 +65,21 @@ class Domain:
             self._library.ibv_close_device(self._context)
             raise UndeterminedError(f"{device}: no protection domain: {os.strerror(code)}")
 
+    @property
+    def library(self) -> Any:
+        """libibverbs, for the callers that need more of it."""
+        return self._library
+
+    @property
+    def context(self) -> Any:
+        """The opened device (struct ibv_context *)."""
+        return self._context
+
+    @property
+    def handle(self) -> Any:
+        """The protection domain (struct ibv_pd *)."""
+        return self._domain
+
     def limits(self) -> Limits:
         """Return the device's own limits."""
         attributes = _Attributes()

@@ -1,0 +1,182 @@
+"""Queue pairs made, connected, exhausted and shared: each figure from calls that are undone before it is returned."""
+
+import errno
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+from kvdiag.derive.intervals import metric
+from kvdiag.model.probe import ProbeEnds
+from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow
+from kvdiag_probes.budget import Budget
+from kvdiag_probes.ib_pairs import PairRefusedError
+from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
+
+Step = Literal["create", "init", "rtr", "rts", "destroy"]
+_STEPS: tuple[Step, ...] = ("create", "init", "rtr", "rts", "destroy")
+
+
+class Maker(Protocol):
+    """What makes queue pairs."""
+
+    def create(self, shared: Any = None) -> Any: ...
+
+    def to_init(self, pair: Any) -> None: ...
+
+    def to_rtr(self, pair: Any, other: Any) -> None: ...
+
+    def to_rts(self, pair: Any) -> None: ...
+
+    def destroy(self, pair: Any) -> None: ...
+
+    def shared_receive_queue(self) -> Any: ...
+
+    def destroy_shared(self, shared: Any) -> None: ...
+
+
+def time_setup(pairs: Maker, rounds: int) -> tuple[SetupRow, ...]:
+    """Connect two queue pairs of this device with each other, `rounds` times; PairRefusedError names the step."""
+    seconds: dict[Step, list[float]] = defaultdict(list)
+
+    def timed(step: Step, call: Callable[[], Any]) -> Any:
+        started_s = time.perf_counter()
+        made = call()
+        seconds[step].append(time.perf_counter() - started_s)
+        return made
+
+    for _ in range(rounds):
+        held: list[Any] = []
+        try:
+            held += [timed("create", pairs.create), pairs.create()]
+            one, other = held
+            timed("init", lambda one=one: pairs.to_init(one))  # type: ignore[misc]
+            pairs.to_init(other)
+            timed("rtr", lambda one=one, other=other: pairs.to_rtr(one, other))  # type: ignore[misc]
+            timed("rts", lambda one=one: pairs.to_rts(one))  # type: ignore[misc]
+        finally:
+            if held:
+                timed("destroy", lambda held=held: pairs.destroy(held[0]))  # type: ignore[misc]
+            for pair in held[1:]:
+                pairs.destroy(pair)
+    return tuple(
+        SetupRow(step=step, seconds=metric(f"setup.{step}", "seconds", "lower", seconds[step])) for step in _STEPS
+    )
+
+
+def time_creation(pairs: Maker, threads: int, each: int, rounds: int, *, shared: bool) -> CreationRow:
+    """Make `each` queue pairs in every thread at once, and destroy them; PairRefusedError as a thread met it."""
+    rates = []
+    for _ in range(rounds):
+        queue = pairs.shared_receive_queue() if shared else None
+        held: list[list[Any]] = [[] for _ in range(threads)]
+        failures: list[PairRefusedError] = []
+
+        def work(mine: list[Any], queue: Any, failures: list[PairRefusedError]) -> None:
+            try:
+                for _ in range(each):
+                    mine.append(pairs.create(queue))  # noqa: PERF401 - destroyed on error too
+            except PairRefusedError as error:
+                failures.append(error)
+
+        workers = [threading.Thread(target=work, args=(mine, queue, failures)) for mine in held]
+        started_s = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        elapsed_s = time.perf_counter() - started_s
+        for pair in (pair for mine in held for pair in mine):
+            pairs.destroy(pair)
+        if queue is not None:
+            pairs.destroy_shared(queue)
+        if failures:
+            raise failures[0]
+        rates.append(threads * each / elapsed_s)
+    name = f"creation.{threads}{'.srq' if shared else ''}"
+    return CreationRow(
+        threads=threads,
+        pairs=threads * each,
+        shared_receive_queue=shared,
+        per_second=metric(f"{name}.per_second", "count", "higher", rates),
+    )
+
+
+def exhaust(pairs: Maker, max_qp: int, most: int) -> Exhaustion:
+    """Make queue pairs until one is refused or there are `most`, destroy them, and see that as many fit again."""
+    made, refusal = _fill(pairs, most)
+    again, _ = _fill(pairs, made)
+    code = None if refusal is None else errno.errorcode.get(refusal, str(refusal))
+    return Exhaustion(max_qp=max_qp, made=made, made_again=again, refusal=code)
+
+
+def time_active(
+    options: ProbeOptions,
+    active: Sequence[int],
+    in_flight: int,
+    rounds: int,
+    budget: Budget,
+    run: Callable[[ProbeOptions], ProbeResult] = run_probe,
+) -> tuple[tuple[ActiveRow, ...], ProbeEnds]:
+    """Move the same messages over different numbers of queue pairs by turns, about `in_flight` of them at a time."""
+    rates: dict[int, list[float]] = defaultdict(list)
+    results: list[ProbeResult] = []
+    for number in range(rounds):
+        for count in active if number % 2 == 0 else active[::-1]:
+            options.progress(f"round {number + 1} of {rounds}: {count} queue pairs")
+            settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
+            results.append(run(replace(options, settings=settings)))
+            rates[count].append(results[-1].results[0].bytes_per_second)
+            budget.spend(results[-1].proof.payload_bytes)
+    metrics = {
+        count: metric(f"active.{count}.bandwidth", "bytes_per_second", "higher", rates[count]) for count in active
+    }
+    best = max(one.value for one in metrics.values())
+    rows = tuple(
+        ActiveRow(
+            queue_pairs=count,
+            queue_depth=max(1, in_flight // count),
+            bandwidth=one,
+            of_best=one.value / best,
+        )
+        for count, one in metrics.items()
+    )
+    return rows, results[0].ends
+
+
+def advise(
+    setup: Sequence[SetupRow],
+    exhaustion: Exhaustion,
+    active: Sequence[ActiveRow],
+    prefill: int,
+    decode: int,
+    pairs_per_link: int,
+) -> FanOut:
+    """Say whether P prefill and D decode instances fit, one adapter each: every prefill is linked to every decode."""
+    here, there = decode * pairs_per_link, prefill * pairs_per_link
+    needed = max(here, there)
+    each_s = sum(row.seconds.value for row in setup if row.step != "destroy")
+    room = exhaustion.made if exhaustion.refusal else max(exhaustion.made, exhaustion.max_qp)
+    fits = needed <= room
+    parts = [f"{prefill} × {decode} with {pairs_per_link} queue pairs a link: {here} on prefill, {there} on decode"]
+    parts.append(f"about {needed * each_s * 1e3:.1f} ms to set up one after another")
+    parts.append(f"at most {room} fit here" if fits else f"only {room} fit here: link fewer, or share connections")
+    near = [row for row in active if row.queue_pairs >= needed] or list(active)[-1:]
+    if near:
+        parts.append(f"{near[0].queue_pairs} active queue pairs reached {near[0].of_best:.0%} of the best bandwidth")
+    return FanOut(prefill_pairs=here, decode_pairs=there, setup_s=needed * each_s, fits=fits, advice="; ".join(parts))
+
+
+def _fill(pairs: Maker, most: int) -> tuple[int, int | None]:
+    held: list[Any] = []
+    try:
+        while len(held) < most:
+            held.append(pairs.create())
+    except PairRefusedError as error:
+        return len(held), error.code
+    finally:
+        for pair in held:
+            pairs.destroy(pair)
+    return most, None

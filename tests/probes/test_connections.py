@@ -1,0 +1,143 @@
+import errno
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kvdiag.derive.intervals import metric
+from kvdiag.errors import UndeterminedError
+from kvdiag.model.probe_connections import ActiveRow, ConnectionsSettings, Exhaustion, SetupRow
+from kvdiag_probes import connections
+from kvdiag_probes.connections_probe import measure_local
+from kvdiag_probes.gid import Choice
+from kvdiag_probes.ib_pairs import PairRefusedError
+
+CHOICE = Choice(device="x0", port=1, gid_index=1, gid="::ffff:10.0.0.1", type="RoCE v2", link_layer="Ethernet")
+
+
+class Adapter:
+    """Has room for so many queue pairs, and follows the state machine of an RC queue pair."""
+
+    def __init__(self, room: int = 1000, *, shared: bool = True) -> None:
+        self.room, self.has_shared = room, shared
+        self.states: dict[int, str] = {}
+        self.shared_queues: set[int] = set()
+        self.most = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.fail_at = ""
+
+    def create(self, shared: Any = None) -> int:
+        with self._lock:
+            if len(self.states) >= self.room:
+                raise PairRefusedError("create_qp", errno.ENOMEM)
+            number = next(self._numbers)
+            self.states[number] = "RESET"
+            self.most = max(self.most, len(self.states))
+            return number
+
+    def _step(self, pair: int, before: str, after: str) -> None:
+        if self.fail_at == after:
+            raise PairRefusedError(after.lower(), errno.ETIMEDOUT)
+        assert self.states[pair] == before
+        self.states[pair] = after
+
+    def to_init(self, pair: int) -> None:
+        self._step(pair, "RESET", "INIT")
+
+    def to_rtr(self, pair: int, other: int) -> None:
+        assert self.states[other] == "INIT"
+        self._step(pair, "INIT", "RTR")
+
+    def to_rts(self, pair: int) -> None:
+        self._step(pair, "RTR", "RTS")
+
+    def destroy(self, pair: int) -> None:
+        with self._lock:
+            del self.states[pair]
+
+    def shared_receive_queue(self) -> int:
+        if not self.has_shared:
+            raise PairRefusedError("create_srq", errno.EOPNOTSUPP)
+        self.shared_queues.add(next(self._numbers))
+        return max(self.shared_queues)
+
+    def destroy_shared(self, shared: int) -> None:
+        self.shared_queues.remove(shared)
+
+
+def settings(**changes: Any) -> ConnectionsSettings:
+    base: dict[str, Any] = {
+        "device": "x0",
+        "rounds": 5,
+        "threads": (1, 4),
+        "pairs_per_thread": 8,
+        "most_pairs": 100,
+        "active": (),
+        "size_bytes": 1,
+        "iterations": 1,
+        "prefill": 1,
+        "decode": 1,
+        "pairs_per_link": 1,
+    }
+    return ConnectionsSettings(**(base | changes))
+
+
+def measure(adapter: Adapter, **changes: Any) -> Any:
+    @contextmanager
+    def opened(_: Choice) -> Iterator[tuple[Adapter, int]]:
+        yield adapter, adapter.room
+
+    return measure_local(CHOICE, settings(**changes), lambda _: None, opened)
+
+
+def test_every_step_is_timed_and_nothing_is_left() -> None:
+    adapter = Adapter()
+    found = measure(adapter)
+    assert [row.step for row in found.setup] == ["create", "init", "rtr", "rts", "destroy"]
+    assert all(row.seconds.samples == 5 and row.seconds.value > 0 for row in found.setup)
+    shape = [(row.threads, row.pairs, row.shared_receive_queue) for row in found.creation]
+    assert shape == [(1, 8, False), (4, 32, False), (1, 8, True), (4, 32, True)]
+    assert found.missing == [] and adapter.states == {} and adapter.shared_queues == set()
+
+
+def test_exhaustion_is_found_and_released() -> None:
+    adapter = Adapter(room=37)
+    found = measure(adapter, threads=(1, 8))
+    assert found.exhaustion == Exhaustion(max_qp=37, made=37, made_again=37, refusal="ENOMEM")
+    assert adapter.most == 37 and adapter.states == {}
+    assert found.missing[0].startswith("8 threads, 64 queue pairs: refused: create_qp: ")
+    free = measure(Adapter(room=1000)).exhaustion
+    assert (free.made, free.refusal) == (100, None)
+
+
+def test_a_device_without_shared_receive_queues_is_measured_without() -> None:
+    found = measure(Adapter(shared=False))
+    assert [row.shared_receive_queue for row in found.creation] == [False, False]
+    assert "with a shared receive queue" in found.missing[0] and "create_srq" in found.missing[0]
+
+
+@pytest.mark.parametrize("step", ["INIT", "RTR", "RTS"])
+def test_a_pair_that_cannot_be_connected_says_at_which_step(step: str) -> None:
+    adapter = Adapter()
+    adapter.fail_at = step
+    with pytest.raises(UndeterminedError, match=f"no queue pair can be connected .*{step.lower()}: "):
+        measure(adapter)
+    assert adapter.states == {}
+
+
+def test_the_advice_counts_both_sides_and_the_room() -> None:
+    steps = ("create", "init", "rtr", "rts", "destroy")
+    setup = [SetupRow(step=step, seconds=metric("s", "seconds", "lower", [1e-3] * 5)) for step in steps]  # type: ignore[arg-type]
+    rate = metric("b", "bytes_per_second", "higher", [1.0] * 5)
+    active = [ActiveRow(queue_pairs=n, queue_depth=1, bandwidth=rate, of_best=1 / n) for n in (1, 4, 16)]
+    room = Exhaustion(max_qp=1000, made=64, made_again=64, refusal=None)
+    advice = connections.advise(setup, room, active, prefill=2, decode=3, pairs_per_link=2)
+    assert (advice.prefill_pairs, advice.decode_pairs, advice.fits) == (6, 4, True)
+    assert advice.setup_s == pytest.approx(6 * 4e-3)
+    assert "16 active queue pairs reached 6% of the best" in advice.advice
+    full = Exhaustion(max_qp=1000, made=64, made_again=64, refusal="ENOMEM")
+    assert not connections.advise(setup, full, (), prefill=2, decode=33, pairs_per_link=2).fits
