@@ -1,0 +1,66 @@
+"""VND004: cards of one make run one firmware."""
+
+from collections import defaultdict
+
+from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.rdma import joined, model
+from kvdiag.model.finding import Evidence, Finding, Severity
+from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import RdmaDevices
+
+CODE = "VND004"
+Make = tuple[str, ...]
+
+
+def run(hosts: Hosts) -> Outcome:
+    local = hosts.local.part(RdmaDevices)
+    if isinstance(local, Missing):
+        return NotObservable(local.missing)
+    makes: dict[Make, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    counted: dict[Make, int] = defaultdict(int)
+    hidden = []
+    for snapshot in (hosts.local, *hosts.peers):
+        devices = snapshot.part(RdmaDevices)
+        for device in () if isinstance(devices, Missing) else devices.devices:
+            if isinstance(device.fw_ver, Missing):
+                hidden.append(device.fw_ver.missing)
+            elif isinstance(device.board_id, str):  # without a board id, one driver may serve several makes
+                make = model(device)
+                counted[make] += 1
+                name = device.name if snapshot is hosts.local else f"{snapshot.host}:{device.name}"
+                makes[make][device.fw_ver].append(name)
+    several = {make: versions for make, versions in makes.items() if counted[make] > 1}
+    mixed = {make: versions for make, versions in several.items() if len(versions) > 1}
+    if mixed:
+        return Failed(tuple(_finding(*item, hosts.local.host) for item in mixed.items()))
+    if several:
+        return Passed(joined(f"{counted[m]} cards {' '.join(m)}: {next(iter(v))}" for m, v in several.items()))
+    if hidden:
+        return NotObservable(hidden[0])
+    return NotApplicable("no two cards of one make with a board id to compare")
+
+
+def _finding(make: Make, versions: dict[str, list[str]], host: str) -> Finding:
+    common = max(versions, key=lambda version: len(versions[version]))
+    others = [name for version, names in versions.items() if version != common for name in names]
+    return Finding(
+        code=CODE,
+        severity=Severity.INFO,
+        subject=joined(others),
+        summary=f"{joined(others)} run another firmware than the other cards {' '.join(make)} ({common})",
+        evidence=tuple(
+            Evidence(
+                name=f"fw_ver of {joined(names)}",
+                value=version,
+                source="/sys/class/infiniband/*/fw_ver",
+                threshold=common if version != common else None,
+            )
+            for version, names in sorted(versions.items())
+        ),
+        action="bring them to one firmware before looking for other causes of a difference (mlxfwmanager --query)",
+        host=host,
+        devices=tuple(name for name in others if ":" not in name),
+    )
+
+
+CHECK = Check(code=CODE, title="cards of one make run one firmware", run=run)
