@@ -29,6 +29,14 @@ def local(wire: Wire, arguments: str) -> str:
     return f"exec {probing.KVDIAG} probe {arguments} --device {wire.a.device} -f json"
 
 
+def remote(wire: Wire, arguments: str, schema: str) -> dict[str, Any]:
+    """Return the document of a probe from a to the agent at b; these connect many times, each some seconds when busy."""
+    command = probing.command(wire.a, wire.b, f"{arguments} -f json")
+    result = wire.a.machine.run(command, 250, environment=probing.ENVIRONMENT)
+    assert result.rc == 0, result.stderr
+    return checked(result.stdout, schema)
+
+
 def checked(text: str, schema: str) -> dict[str, Any]:
     """Return a document that fits its published schema."""
     document: dict[str, Any] = json.loads(text)
@@ -64,15 +72,15 @@ def test_registration_costs_grow_with_the_pages_and_memlock_is_reached_cleanly(w
 
 
 def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wire) -> None:
-    shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --tokens 64,128,256 --rounds 5 --repeats 2 -f json"
-    document = checked(probing.probe(wire.a, wire.b, f"kv {shape}").stdout, "kvdiag.probe-kv-1")
+    shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --tokens 32,64 --rounds 2 --repeats 1"
+    document = remote(wire, f"kv {shape}", "kvdiag.probe-kv-1")
     assert document["ends"]["local_device"].startswith(wire.a.device)
     rows = {(row["operation"], row["mode"], row["tokens"]): row for row in document["rows"]}
-    assert len(rows) == 2 * 4 * 3
+    assert len(rows) == 2 * 4 * 2
     for operation in ("write", "read"):
-        block, whole = rows[operation, "block", 256], rows[operation, "contiguous", 256]
-        assert (block["descriptors"], whole["descriptors"]) == (4 * 2 * 16, 1)
-        assert block["bytes"] == whole["bytes"] == 256 * 4 * 2 * 64 * 2
+        block, whole = rows[operation, "block", 64], rows[operation, "contiguous", 64]
+        assert (block["descriptors"], whole["descriptors"]) == (4 * 2 * 4, 1)
+        assert block["bytes"] == whole["bytes"] == 64 * 4 * 2 * 64 * 2
         stages = ("build", "post", "poll")
         assert all(block[stage]["value"] > whole[stage]["value"] for stage in ("build", "post"))
         assert all(block[stage]["value"] > 0 for stage in stages) and block["fastest_s"] <= block["total"]["value"]
@@ -80,10 +88,35 @@ def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wir
 
 
 def test_rdma_and_tcp_are_compared_by_turns_and_each_is_proved(wire: Wire) -> None:
-    arguments = "compare --size 64KiB --iterations 16 --rounds 5 --min-bandwidth 0.001xlink -f json"
-    document = checked(probing.probe(wire.a, wire.b, arguments).stdout, "kvdiag.probe-compare-1")
+    arguments = "compare --size 64KiB --iterations 8 --queue-depth 4 --rounds 5 --min-bandwidth 0.0001xlink"
+    document = remote(wire, arguments, "kvdiag.probe-compare-1")
     assert [row["method"] for row in document["results"]] == ["rdma-write", "rdma-read", "tcp-write"]
     assert {one["proof"]["status"] for one in document["proofs"]} == {"proved"}
     assert document["link_bytes_per_second"] > 0
     assert [one["status"] for one in document["judgements"]] == ["met"]
     assert all(row["ratio"]["low"] <= row["ratio"]["value"] <= row["ratio"]["high"] for row in document["results"])
+
+
+def test_queue_pairs_are_made_shared_and_exhausted_cleanly(wire: Wire) -> None:
+    before = probing.objects(wire.a.machine)
+    arguments = "connections --rounds 2 --pairs 8 --threads 1,2 --most 64 --active 1,4 --in-flight 16 --iterations 32"
+    document = remote(wire, arguments, "kvdiag.probe-connections-1")
+    assert [row["step"] for row in document["setup"]] == ["create", "init", "rtr", "rts", "destroy"]
+    assert all(row["seconds"]["value"] > 0 for row in document["setup"])
+    shapes = [(row["pairs"], row["shared_receive_queue"]) for row in document["creation"]]
+    assert shapes == [(8, False), (16, False), (8, True), (16, True)]
+    assert (document["exhaustion"]["made"], document["exhaustion"]["made_again"]) == (64, 64)
+    assert [(row["queue_pairs"], row["queue_depth"]) for row in document["active"]] == [(1, 16), (4, 4)]
+    assert max(row["of_best"] for row in document["active"]) == 1.0
+    assert document["fan_out"]["fits"] and document["missing"] == []
+    probing.await_objects(wire.a.machine, before)
+
+
+def test_a_first_transfer_costs_more_than_a_later_one(wire: Wire) -> None:
+    document = remote(wire, "cold --size 64KiB --rounds 5 --steady 3", "kvdiag.probe-cold-1")
+    stages = {stage["name"]: stage for stage in document["stages"]}
+    assert list(stages) == [
+        *("resolve", "handshake", "open", "register", "peer", "peer_register", "connect", "first_write"),
+    ]
+    assert all(stage["again"]["value"] > 0 for stage in stages.values())
+    assert document["slowdown"]["low"] > 1

@@ -30,24 +30,41 @@ def probe(*arguments: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("head_size", [128, 512])
-def test_coalesced_beats_block_wise_threefold_and_an_unseen_size_is_predicted(head_size: int) -> None:
-    """Blocks of 4 and of 16 KiB: block tokens 16 × head size × 2 bytes."""
-    ratio, errors = 0.0, [9.9]
-    for _ in range(3):  # the machine may be busy with other work: then once more
-        document = probe(
-            *("--layers", "4", "--kv-heads", "1", "--head-size", str(head_size), "--op", "write"),
-            *("--tokens", "256,512,1024", "--rounds", "5", "--repeats", "20"),
-        )
-        rows = {(row["mode"], row["tokens"]): row for row in document["rows"]}
-        block, coalesced = rows["block", 1024], rows["coalesced", 1024]
-        assert (block["descriptors"], coalesced["descriptors"]) == (512, 8)
-        assert block["bytes"] == coalesced["bytes"] == 512 * 16 * head_size * 2
-        ratio = max(ratio, block["fastest_s"] / coalesced["fastest_s"])
-        (cost,) = document["costs"]
-        found = [abs(one["relative_error"]) for one in cost["predictions"]]
-        errors = min(errors, found, key=max)
-        if ratio >= 3 and max(errors) <= 0.25:
+def blocks_and_runs(document: dict[str, Any], head_size: int) -> float:
+    """Return how many times as long block by block takes as coalesced, 1024 tokens in 512 blocks."""
+    rows = {(row["mode"], row["tokens"]): row for row in document["rows"]}
+    block, coalesced = rows["block", 1024], rows["coalesced", 1024]
+    assert (block["descriptors"], coalesced["descriptors"]) == (512, 8)
+    assert block["bytes"] == coalesced["bytes"] == 512 * 16 * head_size * 2
+    return float(block["fastest_s"] / coalesced["fastest_s"])
+
+
+# Where other work takes the processors away even from the fastest of all transfers, both tests try again.
+_TRIES = 3
+
+
+@pytest.mark.timeout(900)
+def test_16_kib_blocks_take_three_times_as_long_as_the_same_bytes_coalesced() -> None:
+    shape = ("--layers", "4", "--kv-heads", "1", "--head-size", "512", "--op", "write", "--tokens", "1024")
+    ratios = []
+    for _ in range(_TRIES):
+        ratios.append(blocks_and_runs(probe(*shape, "--rounds", "5", "--repeats", "12"), 512))
+        if ratios[-1] >= 3:
             break
-    assert ratio >= 3
-    assert max(errors) <= 0.25
+    assert max(ratios) >= 3, ratios
+
+
+@pytest.mark.timeout(900)
+def test_4_kib_blocks_too_and_the_fitted_cost_predicts_a_size_that_it_has_not_seen() -> None:
+    shape = ("--layers", "4", "--kv-heads", "1", "--head-size", "128", "--op", "write", "--tokens", "256,512,1024")
+    ratios, errors = [], []
+    for _ in range(_TRIES):
+        document = probe(*shape, "--rounds", "5", "--repeats", "12")
+        ratios.append(blocks_and_runs(document, 128))
+        (cost,) = document["costs"]
+        assert {one["mode"] for one in cost["predictions"]} == {"block", "coalesced", "contiguous"}
+        errors.append(max(abs(one["relative_error"]) for one in cost["predictions"]))
+        if ratios[-1] >= 3 and errors[-1] <= 0.25:
+            break
+    assert max(ratios) >= 3, ratios
+    assert min(errors) <= 0.25, errors
