@@ -6,11 +6,20 @@ from kvdiag.model.missing import Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverVersions:
-    """By module name, for those that tell one (drivers of the kernel's own tree often do not)."""
+class DriverVersion:
+    module: str
+    version: str
 
-    versions: dict[str, str]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverVersions:
+    """The modules that tell a version, by name (drivers of the kernel's own tree often do not)."""
+
+    drivers: tuple[DriverVersion, ...]
 
     def of(self, module: str) -> str | Missing:
         """Return a module's version, or Missing with the reason."""
-        return self.versions.get(module, Missing(f"/sys/module/{module}/version does not exist"))
+        for driver in self.drivers:
+            if driver.module == module:
+                return driver.version
+        return Missing(f"/sys/module/{module}/version does not exist")

@@ -1,6 +1,6 @@
 """Versions of RDMA, network and GPU drivers from /sys/module."""
 
-from kvdiag.model.driver_versions import DriverVersions
+from kvdiag.model.driver_versions import DriverVersion, DriverVersions
 from kvdiag.model.missing import Missing
 from kvdiag.sources.base import Context
 from kvdiag.sources.tree import Tree
@@ -34,8 +34,12 @@ class DriverVersionsSource:
         folder = tree.names("/sys/module")
         if isinstance(folder, Missing):
             return folder
-        found = {name: tree.read(f"/sys/module/{name}/version") for name in _MODULES if name in folder}
-        return DriverVersions(versions={name: text[:_MOST] for name, text in found.items() if isinstance(text, str)})
+        found = ((name, tree.read(f"/sys/module/{name}/version")) for name in _MODULES if name in folder)
+        return DriverVersions(
+            drivers=tuple(
+                DriverVersion(module=name, version=text[:_MOST]) for name, text in found if isinstance(text, str)
+            )
+        )
 
 
 SOURCE = DriverVersionsSource()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvdiag.model.driver_versions import DriverVersions
+from kvdiag.model.driver_versions import DriverVersion, DriverVersions
 from kvdiag.model.interfaces import NetInterfaces
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing
@@ -102,5 +102,5 @@ def test_drivers_of_the_distribution_tell_no_version(tmp_path: Path) -> None:
     )
     part = driver_versions.SOURCE.read(Context(root=tmp_path, live=False))
     assert isinstance(part, DriverVersions)
-    assert part.versions == {"bnxt_re": "237.0.1.0"}
+    assert part.drivers == (DriverVersion(module="bnxt_re", version="237.0.1.0"),)
     assert part.of("mlx5_core") == Missing("/sys/module/mlx5_core/version does not exist")
