@@ -1,11 +1,13 @@
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from kvdiag_probes import pattern
+from kvdiag_probes.corruption import classify
 from kvdiag_probes.datapath import Operation, Pass, Plan
 from kvdiag_probes.errors import PayloadMismatchError
-from kvdiag_probes.measure import Amount, Runner
+from kvdiag_probes.measure import Amount, Reverse, Runner
 
 
 class Wire:
@@ -130,3 +132,112 @@ def test_an_agent_that_calls_wrong_bytes_right_is_caught_by_its_digest() -> None
 
     with pytest.raises(PayloadMismatchError, match="digest"):
         runner(Liar()).first(64)
+
+
+class ActiveWire(Wire):
+    """A peer that also transfers: its own pass copies from `reverse_base` on, when it is collected."""
+
+    def __init__(self, size: int = 1 << 16) -> None:
+        super().__init__(size, seconds=0.25)
+        self.armed: tuple[Plan, int, int | None] | None = None
+        self.receives: list[int] = []
+        self.spoil_reverse: Callable[[], None] = lambda: None
+        self.overtaken = False
+        self.checked: list[tuple[int | None, int]] = []
+
+    def fill(self, seed: int, size: int, offset: int = 0) -> None:
+        pattern.fill(memoryview(self.remote)[offset : offset + size], seed)
+
+    def check(self, seed: int, plan: Plan, stale: int | None, immediates: int) -> tuple[str, str | None]:
+        self.checked.append((stale, immediates))
+        view = memoryview(self.remote)[plan.base : plan.base + plan.bytes]
+        wrong = classify(view, seed, plan.size, stale)
+        return pattern.digest(view), None if wrong is None else str(wrong)
+
+    def receive(self, plan: Plan) -> None:
+        self.receives.append(plan.slots)
+
+    def arm(self, plan: Plan, flag: int, flag_offset: int, watched_seed: int | None = None) -> None:
+        assert struct.unpack_from("<Q", self.local, flag_offset)[0] == flag
+        self.armed = plan, flag, watched_seed
+
+    def collect(self) -> tuple[float, str | None]:
+        assert self.armed is not None
+        plan, _, watched = self.armed
+        if watched is not None:
+            return 0.0, "stale (…)" if self.overtaken else self.check(watched, plan, None, 0)[1]
+        source, target = (self.remote, self.local) if plan.operation.pushes else (self.local, self.remote)
+        part = slice(plan.base, plan.base + plan.bytes)
+        target[part] = source[part]
+        self.spoil_reverse()
+        return 0.5, None
+
+    def finish(self) -> float:
+        return self.collect()[0]
+
+    def post(self, count: int, chain: int) -> None:
+        self.receives.append(-count)
+
+    def reap(self, count: int, chain: int, timeout_s: float) -> str | None:
+        return None
+
+
+HALF = 1 << 15
+
+
+def both_ways(wire: ActiveWire, operation: Operation) -> Runner:
+    made = runner(wire, operation)
+    made.reverse = Reverse(base=HALF // 2, flag_offset=HALF, receives=wire)
+    return made
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_both_directions_are_verified_and_the_slower_one_counts(operation: Operation) -> None:
+    wire = ActiveWire()
+    result = both_ways(wire, operation).measure(64, Amount(iterations=100, duration_s=None, warmup=0))
+    assert (result.iterations, result.bytes, result.seconds) == (100, 12800, 0.5)
+    assert result.reverse_bytes_per_second == 6400 / 0.5
+    assert wire.receives == ([100, -100] if operation is Operation.WRITE_IMM else [])
+
+
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.READ])
+def test_a_wrong_byte_of_the_peers_own_transfer_is_found(operation: Operation) -> None:
+    wire = ActiveWire()
+
+    def spoil() -> None:
+        (wire.local if operation.pushes else wire.remote)[HALF // 2 + 70] ^= 1
+
+    wire.spoil_reverse = spoil
+    with pytest.raises(PayloadMismatchError, match=r"the peer's (WRITE|READ) delivered wrong bytes: bit flip"):
+        both_ways(wire, operation).measure(64, Amount(iterations=10, duration_s=None, warmup=0))
+
+
+def test_immediates_are_asked_for_and_the_pass_before_is_named() -> None:
+    wire = ActiveWire()
+    runner(wire, Operation.WRITE_IMM).measure(1, Amount(iterations=5000, duration_s=None, warmup=0))
+    assert wire.receives == [4096, 904]
+    assert wire.checked == [(None, 4096), (1, 904)]
+
+
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_a_flag_that_overtakes_its_payload_is_a_wrong_delivery(overtaken: bool) -> None:
+    wire = ActiveWire()
+    wire.overtaken = overtaken
+    if overtaken:
+        with pytest.raises(PayloadMismatchError, match="in round 1 of 3 the flag was seen before its payload"):
+            runner(wire).check_ordering(4096, 3, HALF)
+    else:
+        assert runner(wire).check_ordering(4096, 3, HALF).rounds == 3
+        assert [(plan.flag_offset, plan.flag_last) for plan in wire.plans] == [(HALF, True)] * 3
+
+
+def test_rails_carry_different_patterns_and_each_is_verified() -> None:
+    first, second = ActiveWire(), ActiveWire()
+    made = runner(first)
+    made.rails = [(second, second)]
+    first.spoil = lambda plan: second.remote.__setitem__(slice(0, plan.bytes), first.remote[: plan.bytes])
+    with pytest.raises(PayloadMismatchError, match="delivered wrong bytes"):
+        made.measure(4096, Amount(iterations=1, duration_s=None, warmup=0))
+    first.spoil = lambda plan: second.remote.__setitem__(slice(0, plan.bytes), second.local[: plan.bytes])
+    result = made.measure(4096, Amount(iterations=2, duration_s=None, warmup=0))
+    assert (result.iterations, result.bytes) == (2, 2 * 2 * 4096)
