@@ -103,7 +103,7 @@ class VerifyRequest(_Message, frozen=True, kw_only=True):
     offset: _Offset = 0
     block: _Offset = 0
     stale: _U32 | None = None
-    immediates: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    immediates: Annotated[int, Meta(ge=0, le=8192)] = 0
     chain: Annotated[int, Meta(ge=1, le=8192)] = 1
 
 
@@ -117,7 +117,7 @@ class VerifyAnswer(_Message, frozen=True, kw_only=True):
 class ReceiveRequest(_Message, frozen=True, kw_only=True):
     """Get ready for `count` messages with immediate data, dealt out to the queue pairs `chain` at a time."""
 
-    count: Annotated[int, Meta(ge=1, le=1 << 20)]
+    count: Annotated[int, Meta(ge=1, le=8192)]
     chain: Annotated[int, Meta(ge=1, le=8192)]
 
 
@@ -131,7 +131,7 @@ class PassRequest(_Message, frozen=True, kw_only=True):
     flag_offset: _Offset
     operation: Operation = Operation.WRITE
     size: _Size
-    slots: Annotated[int, Meta(ge=1, le=1 << 20)]
+    slots: Annotated[int, Meta(ge=1, le=8192)]
     queue_depth: Annotated[int, Meta(ge=1, le=8192)] = 16
     chain: Annotated[int, Meta(ge=1, le=8192)] = 1
     base: _Offset = 0

@@ -12,11 +12,12 @@ from kvdiag_probes.datapath import Pass, Plan, PreparedPass
 
 _FLAG = struct.Struct("<Q")
 _SPINS = 64
+_MOST_PREPARED = 4
 _YIELD_S = 20e-6
 
 
 class PassRunner:
-    """Runs one pass at a time in a thread of its own; prepared passes are kept until `close`."""
+    """Runs one pass at a time in a thread of its own; the last few prepared passes are kept."""
 
     def __init__(self, buffer: Callable[[], memoryview], prepare: Callable[[Plan], PreparedPass]) -> None:
         self._buffer = buffer
@@ -91,6 +92,8 @@ class PassRunner:
             base=request.base,
         )
         if plan not in self._prepared:
+            if len(self._prepared) == _MOST_PREPARED:
+                self._prepared.pop(next(iter(self._prepared))).close()
             self._prepared[plan] = self._prepare(plan)
         prepared = self._prepared[plan]
 

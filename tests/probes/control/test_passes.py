@@ -53,6 +53,17 @@ def test_a_pass_runs_when_its_flag_comes_and_is_prepared_once() -> None:
     assert prepared.closed
 
 
+def test_only_the_last_few_prepared_passes_are_kept() -> None:
+    fixture = Fixture()
+    for size in range(1, 7):
+        fixture.passes.arm(PassRequest(flag=size, flag_offset=FLAG_AT, size=size, slots=1, timeout_s=5))
+        fixture.raise_flag(size)
+        fixture.passes.collect()
+    assert [prepared.closed for _, prepared in fixture.made] == [True, True, False, False, False, False]
+    fixture.passes.close()
+    assert all(prepared.closed for _, prepared in fixture.made)
+
+
 def test_without_its_flag_a_pass_ends_in_bounded_time() -> None:
     fixture = Fixture()
     fixture.passes.arm(request(timeout_s=0.05))
