@@ -1,5 +1,6 @@
 """VND004: cards of one make run one firmware."""
 
+import re
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
@@ -9,6 +10,8 @@ from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
 
 CODE = "VND004"
+_VERSION = re.compile(r"\d+(\.[\w-]+){1,5}")
+_BOARD = re.compile(r"\w{2,40}")
 Make = tuple[str, ...]
 
 
@@ -24,7 +27,10 @@ def run(hosts: Hosts) -> Outcome:
         for device in () if isinstance(devices, Missing) else devices.devices:
             if isinstance(device.fw_ver, Missing):
                 hidden.append(device.fw_ver.missing)
-            elif isinstance(device.board_id, str):  # without a board id, one driver may serve several makes
+            elif not _VERSION.fullmatch(device.fw_ver):
+                hidden.append(f"fw_ver of {device.name} holds {device.fw_ver[:40]!r}, not a version")
+            elif isinstance(device.board_id, str) and _BOARD.fullmatch(device.board_id):
+                # Without a board id, one driver may serve several makes.
                 make = model(device)
                 counted[make] += 1
                 name = device.name if snapshot is hosts.local else f"{snapshot.host}:{device.name}"
@@ -33,10 +39,10 @@ def run(hosts: Hosts) -> Outcome:
     mixed = {make: versions for make, versions in several.items() if len(versions) > 1}
     if mixed:
         return Failed(tuple(_finding(*item, hosts.local.host) for item in mixed.items()))
-    if several:
-        return Passed(joined(f"{counted[m]} cards {' '.join(m)}: {next(iter(v))}" for m, v in several.items()))
     if hidden:
         return NotObservable(hidden[0])
+    if several:
+        return Passed(joined(f"{counted[m]} cards {' '.join(m)}: {next(iter(v))}" for m, v in several.items()))
     return NotApplicable("no two cards of one make with a board id to compare")
 
 
