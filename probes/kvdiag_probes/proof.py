@@ -1,6 +1,7 @@
 """The proof of what carried the bytes: the kernel's own counts before and after, and its objects in between."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvdiag.errors import UndeterminedError
@@ -91,6 +92,17 @@ def judge_rdma(
         payload_bytes=payload,
         evidence=tuple(evidence),
         missing=tuple(missing),
+    )
+
+
+def joined(proofs: Sequence[TransportProof]) -> TransportProof:
+    """Return one proof for several rails: as good as the worst of them, for the payloads of all."""
+    gravity = ("contradicted", "not_observable", "proved")
+    return TransportProof(
+        status=min((proof.status for proof in proofs), key=gravity.index),
+        payload_bytes=sum(proof.payload_bytes for proof in proofs),
+        evidence=tuple(item for proof in proofs for item in proof.evidence),
+        missing=tuple(reason for proof in proofs for reason in proof.missing),
     )
 
 

@@ -260,32 +260,42 @@ class _Prover:
         self._client = client
         self._path = path
         self._operation = operation
-        self.before: PortCounters | Missing = Missing("no RDMA port was used")
-        if isinstance(path, RdmaPath):
-            choice = path.endpoint.choice
-            self.before = transport_proof.read_counters(choice.device, choice.port)
+        rails = [path, *path.rails] if isinstance(path, RdmaPath) else []
+        self._rails = [(rail.endpoint, _counters(rail)) for rail in rails]
         self._control_before = sum(client.moved_bytes)
 
+    @property
+    def before(self) -> PortCounters | Missing:
+        """The first rail's counters before the probe."""
+        return self._rails[0][1] if self._rails else Missing("no RDMA port was used")
+
     def note_objects(self) -> None:
-        if isinstance(self._path, RdmaPath):
-            self._during = transport_proof.read_objects(self._path.endpoint.choice.device)
+        self._during = [transport_proof.read_objects(endpoint.choice.device) for endpoint, _ in self._rails]
 
     def prove(self, payload: int) -> TransportProof:
         if isinstance(self._path, TcpPath):
             sent, received = self._path.moved_bytes
             return transport_proof.judge_tcp(payload, sent if self._operation.pushes else received)
-        assert isinstance(self._path, RdmaPath)
-        endpoint = self._path.endpoint
-        return transport_proof.judge_rdma(
-            self._operation,
-            payload,
-            endpoint.path_mtu,
-            endpoint.address.qpn,
-            self.before,
-            transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port),
-            self._during,
-            sum(self._client.moved_bytes) - self._control_before,
+        control_bytes = sum(self._client.moved_bytes) - self._control_before
+        return transport_proof.joined(
+            [
+                transport_proof.judge_rdma(
+                    self._operation,
+                    payload,
+                    endpoint.path_mtu,
+                    endpoint.address.qpn,
+                    before,
+                    transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port),
+                    during,
+                    control_bytes,
+                )
+                for (endpoint, before), during in zip(self._rails, self._during, strict=True)
+            ]
         )
+
+
+def _counters(rail: RdmaPath) -> PortCounters | Missing:
+    return transport_proof.read_counters(rail.endpoint.choice.device, rail.endpoint.choice.port)
 
 
 def _raise_narrowed(error: UnavailableError, options: ProbeOptions, path: DataPath, prover: _Prover) -> NoReturn:
@@ -297,7 +307,7 @@ def _raise_narrowed(error: UnavailableError, options: ProbeOptions, path: DataPa
 
         choice = path.endpoint.choice
         port = inactive_port(choice.device, choice.port)
-        with contextlib.suppress(OSError, RuntimeError):  # symptoms of a device that is gone cannot be had
+        with contextlib.suppress(Exception):  # of a device that is gone nothing may be seen, in whatever way
             seen = symptoms(path.endpoint, prover.before, port)
     lost = not isinstance(error, CompletionError) or error.status == RETRIES_EXCEEDED
     control = _control_state(options) if lost and not port else None

@@ -3,9 +3,10 @@ import os
 import pytest
 
 from kvdiag.model.missing import Missing
+from kvdiag.model.probe import TransportProof
 from kvdiag.model.rdma import PortCounters
 from kvdiag_probes.datapath import Operation
-from kvdiag_probes.proof import Objects, judge_rdma, judge_tcp, read_counters
+from kvdiag_probes.proof import Objects, joined, judge_rdma, judge_tcp, read_counters
 
 RTS = Objects(counts={"qp": 1, "mr": 1}, states={17: "RTS"})
 MTU = 4096
@@ -69,3 +70,13 @@ def test_tcp_is_proved_by_its_own_count() -> None:
 
 def test_a_port_that_is_not_here_is_missing() -> None:
     assert isinstance(read_counters(f"none{os.getpid()}", 1), Missing)
+
+
+def test_rails_are_proved_only_together() -> None:
+    good = TransportProof(status="proved", payload_bytes=10, evidence=())
+    unseen = TransportProof(status="not_observable", payload_bytes=10, evidence=(), missing=("no counters",))
+    bad = TransportProof(status="contradicted", payload_bytes=10, evidence=())
+    assert joined([good, good]).status == "proved"
+    assert joined([good, good]).payload_bytes == 20
+    assert (joined([good, unseen]).status, joined([good, unseen]).missing) == ("not_observable", ("no counters",))
+    assert joined([unseen, bad, good]).status == "contradicted"
