@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.memlock import is_exempt
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
@@ -11,7 +12,6 @@ from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.serving import ServingProcess, ServingProcesses
 
 CODE = "LIM001"
-_CAP_IPC_LOCK = 1 << 14
 _NO_KV_CACHE_BYTES = 1 << 30
 """A pool of host KV blocks below 1 GiB is of no use, so a limit below it stops every engine (defaults: 64 KiB, 8 MiB,
 64 MiB in containers)."""
@@ -35,8 +35,10 @@ def run(hosts: Hosts) -> Outcome:
     for process in serving.processes:
         if isinstance(process.memlock, Missing):
             hidden.append(process.memlock)
-        elif process.memlock == "unlimited" or _exempt(process):
+        elif process.memlock == "unlimited" or is_exempt(process) is True:
             continue
+        elif isinstance(unknown := is_exempt(process), Missing):
+            hidden.append(unknown)
         elif isinstance(memory, Missing) or process.memlock < memory:
             limited[process.engine, process.memlock].append(process)
     if limited:
@@ -47,20 +49,9 @@ def run(hosts: Hosts) -> Outcome:
     return Passed(joined(_shown(process) for process in serving.processes))
 
 
-def _exempt(process: ServingProcess) -> bool:
-    """Return whether CAP_IPC_LOCK lifts the limit: the kernel asks for it in the initial user namespace (can_do_mlock,
-    ib_umem_get), so root in a rootless container does not have it.
-    """
-    return (
-        not isinstance(process.cap_eff, Missing)
-        and bool(process.cap_eff & _CAP_IPC_LOCK)
-        and process.initial_user_namespace is not False
-    )
-
-
 def _shown(process: ServingProcess) -> str:
     limit = "unlimited" if process.memlock == "unlimited" else f"{process.memlock} bytes"
-    return f"{process.name}: {limit}{', CAP_IPC_LOCK' if _exempt(process) else ''}"
+    return f"{process.name}: {limit}{', CAP_IPC_LOCK' if is_exempt(process) is True else ''}"
 
 
 def _finding(processes: list[ServingProcess], host: str, memory: int | Missing) -> Finding:

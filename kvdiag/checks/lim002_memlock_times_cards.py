@@ -1,6 +1,7 @@
 """LIM002: a finite limit of locked memory holds the memory as often as it is registered."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.memlock import is_exempt
 from kvdiag.derive.rdma import active_ports, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
@@ -9,7 +10,6 @@ from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.serving import ServingProcess, ServingProcesses
 
 CODE = "LIM002"
-_CAP_IPC_LOCK = 1 << 14
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -29,11 +29,9 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(memory, Missing):
         return NotObservable(memory.missing)
     hidden = [process.memlock for process in serving.processes if isinstance(process.memlock, Missing)]
-    limited = [
-        (process, process.memlock)
-        for process in serving.processes
-        if isinstance(process.memlock, int) and not _exempt(process)
-    ]
+    finite = [(process, process.memlock) for process in serving.processes if isinstance(process.memlock, int)]
+    hidden += [unknown for process, _ in finite if isinstance(unknown := is_exempt(process), Missing)]
+    limited = [item for item in finite if is_exempt(item[0]) is False]
     # Below the host's memory LIM001 has its finding.
     between = [(process, limit) for process, limit in limited if memory <= limit < memory * len(cards)]
     if between:
@@ -43,14 +41,6 @@ def run(hosts: Hosts) -> Outcome:
     if limited and len(limited) == len([item for item in limited if item[1] < memory]):
         return NotApplicable("the limit is below the host's memory: LIM001 judges it")
     return Passed(f"no limit between the host's memory and {len(cards)} times as much")
-
-
-def _exempt(process: ServingProcess) -> bool:
-    return (
-        not isinstance(process.cap_eff, Missing)
-        and bool(process.cap_eff & _CAP_IPC_LOCK)
-        and process.initial_user_namespace is not False
-    )
 
 
 def _finding(process: ServingProcess, limit: int, memory: int, cards: tuple[str, ...], host: str) -> Finding:
