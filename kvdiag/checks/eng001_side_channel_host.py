@@ -3,16 +3,19 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.checks.logged import Logged, logged
 from kvdiag.derive.addresses import address_of, is_local_only
+from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
-from kvdiag.model.serving import ServingProcess, ServingProcesses
+from kvdiag.model.serving import ServingProcess
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "ENG001"
 _VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 _DEFAULT = "localhost"
 """Of vllm/envs.py up to 0.33: then the decode side connects to itself."""
+_DYNAMO = "(chosen by Dynamo)"
+"""Dynamo sets an unset variable to the host's routable address inside its worker (dynamo/vllm/args.py)."""
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -24,10 +27,10 @@ def run(hosts: Hosts) -> Outcome:
 
 
 def _judge(hosts: Hosts) -> Outcome:
-    serving = hosts.local.part(ServingProcesses)
-    if isinstance(serving, Missing):
-        return NotObservable(serving.missing)
-    users = [process for process in serving.processes if _uses_nixl(process)]
+    found = transferring(hosts.local, "nixl")
+    if isinstance(found, Missing):
+        return NotObservable(found.missing)
+    users = [item.process for item in found if item.process.engine in ("vllm", "dynamo")]
     if not users:
         return NotApplicable("no vLLM process with the NIXL connector in its command line")
     remote = [peer.host for peer in hosts.peers if peer.host != hosts.local.host]
@@ -45,15 +48,12 @@ def _judge(hosts: Hosts) -> Outcome:
     return Passed(joined(f"{process.name}: {_VARIABLE}={_value(process)}" for process in users))
 
 
-def _uses_nixl(process: ServingProcess) -> bool:
-    return process.engine in ("vllm", "dynamo") and any("NixlConnector" in word for word in process.command)
-
-
 def _value(process: ServingProcess) -> str | None:
     """Return what the process would tell its peers, or None where its environment cannot be seen."""
     if isinstance(process.variables, Missing):
         return None
-    return next((item.value for item in process.variables if item.name == _VARIABLE), "") or _DEFAULT
+    value = next((item.value for item in process.variables if item.name == _VARIABLE), "")
+    return value or (_DYNAMO if process.engine == "dynamo" else _DEFAULT)
 
 
 def _met(snapshot: Snapshot) -> tuple[Logged, ...]:

@@ -67,15 +67,20 @@ def _finding(one: EngineSetup, other: EngineSetup, host: str, hosts: Hosts, refu
     if not differing:
         return None
     names = joined(name for name, _, _ in differing)
+    mild = {f"{package[0]} version" for package in _PACKAGES[1:]}
+    # Different connectors or directions never meet; what enters the hash is refused; other versions may well agree.
+    severity, meaning = Severity.CRITICAL, "their handshake fails"
+    if refused:
+        meaning = "the handshake was refused"
+    elif not apart and {name for name, _, _ in differing} <= mild:
+        severity, meaning = Severity.INFO, "worth ruling out where transfers fail"
+    elif not apart:
+        severity, meaning = Severity.WARNING, "their handshake fails, or blocks are misread"
     return Finding(
         code=CODE,
-        # Different connectors or directions never meet; other differences a hash may still allow.
-        severity=Severity.CRITICAL if apart or refused else Severity.WARNING,
+        severity=severity,
         subject=f"{one.process.name} and {host}",
-        summary=(
-            f"{one.process.name} and {other.process.name} on {host} differ in {names}"
-            f"{': the handshake was refused' if refused else ': their handshake fails, or blocks are misread'}"
-        ),
+        summary=(f"{one.process.name} and {other.process.name} on {host} differ in {names}: {meaning}"),
         evidence=tuple(
             Evidence(
                 name=name,
