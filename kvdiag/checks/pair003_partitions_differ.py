@@ -61,7 +61,7 @@ def _partitions(here: Port, there: Port) -> set[int]:
 
 
 def _text(prefix: int) -> str:
-    return f"0x{prefix:016x}"
+    return f"{ipaddress.IPv6Address(prefix << 64)}/64"
 
 
 def _finding(local: Snapshot, ours: list[Port], peer: Snapshot, theirs: list[Port], *, no_subnet: bool) -> Finding:

@@ -53,7 +53,7 @@ def _faults(local: Snapshot, peer: Snapshot, setup: EngineSetup, value: str) -> 
     here, there = _addresses(local), _addresses(peer)
     if is_local_only(value) and not one_host:
         why = f"{local.host} would connect to itself"
-    elif _canonical(value) in here - there:
+    elif _canonical(value) in here and _canonical(value) not in there:
         why = f"that is an address of {local.host}, which would connect to itself"
     elif measured is not None and measured.error is not None and not one_host:
         why = f"nothing answers there on port {measured.port}: {measured.error}"
@@ -72,7 +72,7 @@ def _faults(local: Snapshot, peer: Snapshot, setup: EngineSetup, value: str) -> 
                 source=f"/proc/{setup.process.pid}/environ of {peer.host}",
                 threshold=f"an address of {peer.host} that {local.host} can reach",
             ),
-            Evidence(name=f"addresses of {peer.host}", value=joined(sorted(there)) or "none seen", source="ip address"),
+            Evidence(name=f"addresses of {peer.host}", value=joined(there) or "none seen", source="ip address"),
         ),
         action=(
             f"on {peer.host}, before starting it: export {_VARIABLE}={address}; allow TCP port "
@@ -88,11 +88,11 @@ def _measured(peer: Snapshot, setup: EngineSetup) -> SideChannel | None:
     return next((channel for channel in channels if channel.process == setup.process.name), None)
 
 
-def _addresses(snapshot: Snapshot) -> set[str]:
-    """Return the addresses by which other hosts may know this one."""
+def _addresses(snapshot: Snapshot) -> list[str]:
+    """Return the addresses by which other hosts may know this one, in the order of its interfaces."""
     interfaces = present(snapshot.part(NetInterfaces))
     listed = (text for device in (interfaces.devices if interfaces else ()) for text in device.addresses)
-    return {text for text in listed if not ipaddress.ip_address(text).is_loopback}
+    return [text for text in listed if not ipaddress.ip_address(text).is_loopback]
 
 
 def _canonical(value: str) -> str:
@@ -103,11 +103,8 @@ def _canonical(value: str) -> str:
 
 
 def _suggested(peer: Snapshot) -> str:
-    usable = [ipaddress.ip_address(text) for text in _addresses(peer)]
-    usable = [address for address in usable if not address.is_link_local]
-    return (
-        str(min(usable, key=lambda address: (address.version, int(address)))) if usable else f"ADDRESS-OF-{peer.host}"
-    )
+    usable = [address for address in map(ipaddress.ip_address, _addresses(peer)) if not address.is_link_local]
+    return str(min(usable, key=lambda address: address.version)) if usable else f"ADDRESS-OF-{peer.host}"
 
 
 CHECK = Check(code=CODE, title="the NIXL side channel of each peer can be reached", run=run)

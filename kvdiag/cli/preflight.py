@@ -82,7 +82,7 @@ def preflight(
     device: Annotated[str | None, typer.Option(help="RDMA device for that; default: chosen by its GID.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=255, help="Port of the device.")] = None,
     gid_index: Annotated[int | None, typer.Option(min=0, max=65535, help="GID table slot.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Longest wait for a peer, in seconds.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Longest wait for a peer, in seconds.")] = 30.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show passed and inapplicable checks too.")] = False,
     output: Annotated[
         PreflightFormat,

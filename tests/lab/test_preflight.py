@@ -52,12 +52,3 @@ def test_an_index_of_an_empty_slot_is_found_with_the_right_one(lab_pair: Wire) -
     assert finding["code"] == "GID002"
     assert finding["action"] == f"export UCX_IB_GID_INDEX={lab_pair.a.gid_index()}"
     assert preflight(lab_pair.a, UCX_IB_GID_INDEX=str(lab_pair.a.gid_index()))["findings"] == []
-
-
-def test_the_peer_is_compared(lab_pair: Wire) -> None:
-    with probing.agent(lab_pair.b):
-        document = preflight(lab_pair.a, "--peer", f"{lab_pair.b.address}:{probing.PORT}")
-    assert document["findings"] == []
-    (pair,) = [item for item in document["checks"] if item["code"] == "MTU001"]
-    assert pair["status"] == "passed", pair
-    assert pair["detail"].endswith(": 4096"), pair
