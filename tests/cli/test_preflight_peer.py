@@ -46,6 +46,9 @@ def test_a_peer_is_asked_for_its_snapshot(
     assert document["peers"] == [document["host"]]
     (pair,) = [item for item in document["checks"] if item["code"] == "MTU001"]
     assert "no peer given" not in pair["detail"]
+    status = {item["code"]: item["status"] for item in document["checks"]}
+    assert status["PAIR007"] == "passed"
+    assert status["PAIR008"] in ("not_observable", "passed", "failed")
 
 
 @pytest.mark.component
