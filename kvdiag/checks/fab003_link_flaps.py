@@ -31,9 +31,12 @@ def run(hosts: Hosts) -> Outcome:
         return NotApplicable("no ACTIVE port of an RDMA card")
     findings = []
     seen = []
+    uncounted = []
     for port in ports:
         counted = _downs(hosts.local, devices, port)
-        if counted is not None:
+        if counted is None:
+            uncounted.append(port.name)
+        else:
             downs, shown = counted
             seen.append(f"{port.name} {downs}")
             if downs:
@@ -45,8 +48,10 @@ def run(hosts: Hosts) -> Outcome:
             findings.append(_logged(hosts.local, name, len(own), evidence(hosts.local, own)))
     if findings:
         return Failed(tuple(findings))
-    if not seen:
-        return NotObservable(f"no port of {joined(port.name for port in ports)} counts how often its link went down")
+    if uncounted:
+        return NotObservable(f"nothing counts how often the links of {joined(uncounted)} went down")
+    if isinstance(lines, Missing):
+        return NotObservable(lines.missing)
     return Passed(f"times that links went down since the driver was loaded: {joined(seen)}")
 
 

@@ -45,6 +45,9 @@ def run(hosts: Hosts) -> Outcome:
         return Failed(tuple(findings))
     if isinstance(resources, Missing):
         return NotObservable(resources.missing)
+    logs = present(hosts.local.part(EngineLogs))
+    files = () if logs is None or isinstance(logs.files, Missing) else logs.files
+    unknown += [file.unreadable for file in files if file.unreadable]
     if unknown:
         return NotObservable(unknown[0])
     return Passed(f"queue pairs in use: {joined(judged)}")

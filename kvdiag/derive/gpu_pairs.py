@@ -33,14 +33,21 @@ def pairs(snapshot: Snapshot) -> tuple[Pair, ...] | Missing:
         return devices
     if isinstance(topology, Missing):
         return topology
+    if topology.unreadable:
+        return Missing(topology.unreadable)
+    if not topology.gpus:
+        return ()
     active = dict.fromkeys(device_of(devices, port).name for port in active_ports(devices))
     cards = [d for d in devices.devices if d.name in active and d.driver not in SOFTWARE_DRIVERS]
-    return tuple(
-        Pair(device, nic, gpu, between(nic, gpu))
-        for device in cards
-        if (nic := topology.at(device.pci_address)) is not None
-        for gpu in topology.gpus
-    )
+    found = []
+    for device in cards:
+        if isinstance(device.pci_address, Missing):
+            return device.pci_address
+        nic = topology.at(device.pci_address)
+        if nic is None:
+            return Missing(f"/sys/bus/pci/devices does not show {device.pci_address}, which is {device.name}")
+        found += [Pair(device, nic, gpu, between(nic, gpu)) for gpu in topology.gpus]
+    return tuple(found)
 
 
 def below_shared(pair: Pair) -> tuple[str, ...]:

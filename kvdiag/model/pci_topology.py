@@ -23,9 +23,13 @@ class PciPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciTopology:
-    """Network controllers, GPUs and accelerators, sorted by address."""
+    """Network controllers, GPUs and accelerators, sorted by address.
+
+    `unreadable` says why the place of some function is not among them, or is "".
+    """
 
     places: tuple[PciPlace, ...]
+    unreadable: str = ""
 
     def at(self, address: str | Missing) -> PciPlace | None:
         """Return the place of the function at that address, or None where it is not known."""

@@ -33,7 +33,7 @@ class PciTopologySource:
                 unresolved = place
         if not places and unresolved is not None:
             return unresolved
-        return PciTopology(places=tuple(places))
+        return PciTopology(places=tuple(places), unreadable="" if unresolved is None else unresolved.missing)
 
 
 def _place(tree: Tree, address: str) -> PciPlace | Missing | None:

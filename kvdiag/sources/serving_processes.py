@@ -160,6 +160,8 @@ def _variables(tree: Tree, base: str) -> tuple[Variable, ...] | Missing:
     text = tree.read(f"{base}/environ")
     if isinstance(text, Missing):
         return text
+    if text.strip("\0") and "=" not in text:
+        return Missing(f"{base}/environ holds {text[:20]!r}, not variables")
     pairs = (word.strip().split("=", 1) for word in text.split("\0") if "=" in word)
     return chosen((name, value) for name, value in pairs)
 
