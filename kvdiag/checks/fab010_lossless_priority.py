@@ -38,10 +38,17 @@ def run(hosts: Hosts) -> Outcome:
     if unknown:
         return NotObservable(unknown[0].missing)
     lossless = [item.name for item in interfaces if item.pfc]
+    strange = [item for item in interfaces if item.pfc and item.trust not in ("dscp", "pcp")]
+    if strange:
+        return NotObservable(f"/sys/class/net/{strange[0].name}/qos/trust holds neither dscp nor pcp")
+    marks = [value for item in interfaces if item.pfc for value in (item.ecn_np, item.ecn_rp)]
+    unmarked = [value for value in marks if isinstance(value, Missing)]
+    if unmarked:
+        return NotObservable(unmarked[0].missing)
     if not lossless:
         return NotApplicable(f"no lossless priority on {joined(item.name for item in interfaces)}: lossy RoCE")
     return Passed(
-        f"{joined(lossless)}: trust dscp, with lossless priority {joined(map(str, present(interfaces[0].pfc) or ()))}"
+        f"{joined(lossless)}: DSCP is trusted, lossless priorities mark"
     )
 
 

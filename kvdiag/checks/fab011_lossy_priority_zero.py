@@ -42,6 +42,9 @@ def run(hosts: Hosts) -> Outcome:
             if isinstance(lossless, Missing) or not priorities:
                 hidden.append(lossless.missing if isinstance(lossless, Missing) else _no_bytes(nic))
                 continue
+            unread = _unread(hosts.local, port)
+            if unread:
+                hidden.append(unread)
             judged.append(nic.name)
             signs = _signs(hosts.local, port)
             only_zero = priorities.get(0, 0) > 0 and not any(count for p, count in priorities.items() if p)
@@ -66,6 +69,16 @@ def _bytes(nic: NicCounters) -> dict[int, int]:
 
 def _no_bytes(nic: NicCounters) -> str:
     return nic.unreadable or f"ethtool -S {nic.name} counts no bytes by priority"
+
+
+def _unread(local: Snapshot, port: Port) -> str:
+    """Return why one of the counters that show loss or congestion gave no number, or ""."""
+    counters = present(local.part(RdmaCounters))
+    for item in counters.ports if counters else ():
+        if (item.device, item.port) == (port.device, port.number):
+            keys = (f"hw_counters/{name}" for name in (*_LOSS, *_CONGESTION))
+            return next((item.unreadable[key] for key in keys if key in item.unreadable), "")
+    return ""
 
 
 def _signs(local: Snapshot, port: Port) -> dict[str, int]:

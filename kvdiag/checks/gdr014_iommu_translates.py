@@ -34,6 +34,11 @@ def run(hosts: Hosts) -> Outcome:
         hidden = [link.iommu_type for link in grouped if isinstance(link.iommu_type, Missing)]
         if hidden:
             return NotObservable(hidden[0].missing)
+        strange = [link for link in grouped if link.iommu_type not in ("identity", "blocked")]
+        if strange:
+            return NotObservable(
+                f"the IOMMU group of {strange[0].address} is of type {str(strange[0].iommu_type)[:20]!r}"
+            )
         return Passed(f"{len(known)} RDMA card(s) beside GPUs: {'identity mapping' if grouped else 'no IOMMU group'}")
     names = tuple(name for name, _ in translated)
     first = translated[0][1]
