@@ -6,6 +6,7 @@ from typing import Literal
 from kvdiag.model.document import Document
 from kvdiag.model.finding import Evidence
 from kvdiag.model.measurement import Distribution
+from kvdiag.model.probe_judgement import Judgement, Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDocument(Document):
+    """`results` and what else describes one run are those of the last of `rounds`, or of the last whose
+    proof is contradicted; `metrics` are of all of them.
+    """
+
     schema: Literal["kvdiag.probe/1"]
     settings: ProbeSettings
     ends: ProbeEnds
@@ -130,3 +135,6 @@ class ProbeDocument(Document):
     proof: TransportProof
     thresholds: tuple[Threshold, ...] = ()
     ordering: OrderingCheck | None = None
+    rounds: int = 1
+    metrics: tuple[Metric, ...] = ()
+    judgements: tuple[Judgement, ...] = ()

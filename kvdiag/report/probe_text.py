@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvdiag.model.probe import ProbeDocument
+from kvdiag.report import probe_parts as parts
 
 _MICROSECONDS = 1e6
 _MIB = 1 << 20
@@ -22,6 +23,7 @@ def render(document: ProbeDocument) -> RenderableType:
         *_proof(document),
         *_ordering(document),
         *_thresholds(document),
+        *parts.judgements(document.judgements),
     )
 
 

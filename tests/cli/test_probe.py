@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jsonschema import validate
@@ -101,3 +102,21 @@ def test_an_agent_refuses_to_listen_to_everyone_without_a_credential(
     assert main(["agent", "--listen", "0.0.0.0:0"]) == 64
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "there is no credential" in err
+
+
+def test_rounds_give_intervals_that_limits_and_baselines_are_judged_by(
+    peer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = tmp_path / "history"
+    common = ["latency", peer, "--transport", "tcp", "--size", "4KiB", "--iterations", "8"]
+    assert probe(*common, "--rounds", "5", "--min-bandwidth", "1kb/s", "--out", str(history), "-f", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    validate(document, published_schema("kvdiag.probe-1"))
+    assert [one["name"] for one in document["metrics"]] == ["latency.4096.bandwidth", "latency.4096.latency_p50"]
+    assert all(one["low"] <= one["value"] <= one["high"] for one in document["metrics"])
+    assert [one["status"] for one in document["judgements"]] == ["met"]
+    assert json.loads(history.read_text()) == document
+    assert probe(*common, "--rounds", "5", "--min-bandwidth", "90Tb/s") == 2
+    assert probe(*common, "--min-bandwidth", "1kb/s") == 3
+    assert probe(*common, "--rounds", "5", "--baseline", str(history)) == 3
+    assert "1 comparable runs in the baseline" in capsys.readouterr().out

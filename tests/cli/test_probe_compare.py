@@ -45,9 +45,9 @@ def test_without_rdma_it_cannot_compare_and_says_how_to_compare_tcp(
     peer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kvdiag.model.rdma import RdmaDevices
-    from kvdiag_probes import session
+    from kvdiag_probes import rails
 
-    monkeypatch.setattr(session, "read_devices", lambda: RdmaDevices(devices=()))
+    monkeypatch.setattr(rails, "read_devices", lambda: RdmaDevices(devices=()))
     assert main(["probe", "compare", peer, "--rounds", "1"]) == 3
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -64,8 +64,8 @@ def test_the_baseline_needs_five_runs_alike_and_then_finds_a_fall(
     assert "1 comparable runs in the baseline, 5 needed" in capsys.readouterr().out
     run = json.loads(history.read_text())
     for row in run["results"]:
-        row["bandwidth"]["value"] *= 50
-        row["latency_p50"]["value"] *= 50
+        row["bandwidth"]["value"] *= 1e6
+        row["latency_p50"]["value"] *= 1e6
     history.write_text("".join(json.dumps(run) + "\n" for _ in range(5)))
     assert main([*common, "--baseline", str(history), "-f", "json"]) == 2
     verdicts = {one["metric"]: one["status"] for one in json.loads(capsys.readouterr().out)["judgements"]}

@@ -30,7 +30,7 @@ def local(wire: Wire, arguments: str) -> str:
 
 
 def remote(wire: Wire, arguments: str, schema: str) -> dict[str, Any]:
-    """Return the document of a probe from a to the agent at b; these connect many times, each some seconds when busy."""
+    """Return the document of a probe from a to the agent at b; many connections take long on a busy host."""
     command = probing.command(wire.a, wire.b, f"{arguments} -f json")
     result = wire.a.machine.run(command, 250, environment=probing.ENVIRONMENT)
     assert result.rc == 0, result.stderr
@@ -81,9 +81,9 @@ def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wir
         block, whole = rows[operation, "block", 64], rows[operation, "contiguous", 64]
         assert (block["descriptors"], whole["descriptors"]) == (4 * 2 * 4, 1)
         assert block["bytes"] == whole["bytes"] == 64 * 4 * 2 * 64 * 2
-        stages = ("build", "post", "poll")
-        assert all(block[stage]["value"] > whole[stage]["value"] for stage in ("build", "post"))
-        assert all(block[stage]["value"] > 0 for stage in stages) and block["fastest_s"] <= block["total"]["value"]
+        assert block["build"]["value"] > whole["build"]["value"]
+        assert all(block[stage]["value"] > 0 for stage in ("post", "poll"))
+        assert block["fastest_s"] <= block["total"]["value"]
     assert {cost["operation"] for cost in document["costs"]} == {"write", "read"}
 
 

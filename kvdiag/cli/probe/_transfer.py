@@ -2,28 +2,47 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvdiag.cli._output import Format, require, stderr, stdout
+from kvdiag.cli._output import require, stderr
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvdiag.model.probe import ProbeDocument, SizeResult, Threshold
+    from kvdiag.model.probe import SizeResult, Threshold
+    from kvdiag.model.probe_judgement import Metric
     from kvdiag_probes.distribution import Samples
-    from kvdiag_probes.session import ProbeOptions
+    from kvdiag_probes.session import ProbeOptions, ProbeResult
 
 
 def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     """Run one probe with the flags of its command, print it, and return the exit code."""
     for module in ("numpy", "httpx"):
         require(module, "probes", f"kvdiag probe {kind}")
+    from kvdiag.cli.probe import _finish
+    from kvdiag.derive.probe_verdicts import judge
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.model.probe import ProbeDocument
-    from kvdiag.report.json import encode, head
+    from kvdiag.report.json import head
     from kvdiag.report.probe_text import render
+    from kvdiag_probes.budget import Budget
+    from kvdiag_probes.compare import link_bytes_per_second
     from kvdiag_probes.session import run_probe
 
     options = _options(kind, flags)
-    result = run_probe(options)
+    allowed = Budget(_finish.parse_rate(flags["budget"], "--budget") if flags["budget"] else None)
+    if flags["min_bandwidth"]:
+        _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+    runs = []
+    for _ in range(flags["rounds"]):
+        runs.append(run_probe(options))
+        allowed.spend(runs[-1].proof.payload_bytes)
+    result = next((run for run in reversed(runs) if run.proof.status == "contradicted"), runs[-1])
+    metrics = _metrics(kind, runs)
+    judgements = []
+    if flags["min_bandwidth"]:
+        link = link_bytes_per_second(result.ends)
+        limit = _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
+        rates = [one for one in metrics if one.unit == "bytes_per_second"]
+        judgements += [judge("--min-bandwidth", one, limit) for one in rates]
     document = ProbeDocument(
         **head("kvdiag.probe/1"),  # type: ignore[arg-type]
         settings=options.settings,
@@ -33,14 +52,27 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         proof=result.proof,
         thresholds=_thresholds(result.results, flags["min_gbps"], flags["max_p99_us"]),
         ordering=result.ordering,
+        rounds=len(runs),
+        metrics=metrics,
+        judgements=tuple(judgements),
     )
     if flags["samples"]:
         _write_samples(flags["samples"], result.samples)
-    if flags["output"] is Format.JSON:
-        stdout().print(encode(document), markup=False, soft_wrap=True)
-    else:
-        stdout().print(render(document))
-    return _exit_code(document, ExitCode)
+    code = _finish.finish(document, render, flags, metrics, warning=document.proof.status == "contradicted")
+    return code if all(bound.met for bound in document.thresholds) else int(ExitCode.CRITICAL)
+
+
+def _metrics(kind: str, runs: "list[ProbeResult]") -> "tuple[Metric, ...]":
+    from kvdiag.derive.intervals import metric
+
+    found = []
+    for index, one in enumerate(runs[0].results):
+        rows = [run.results[index] for run in runs]
+        name = f"{kind}.{one.size_bytes}"
+        rates = [row.bytes_per_second for row in rows]
+        found.append(metric(f"{name}.bandwidth", "bytes_per_second", "higher", rates))
+        found.append(metric(f"{name}.latency_p50", "seconds", "lower", [row.latency_s.p50 for row in rows]))
+    return tuple(found)
 
 
 def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "ProbeOptions":
@@ -119,9 +151,3 @@ def _thresholds(
                     Threshold(name=name, size_bytes=result.size_bytes, unit=unit, limit=limit, value=value, met=met)
                 )
     return tuple(found)
-
-
-def _exit_code(document: "ProbeDocument", codes: Any) -> int:
-    if not all(bound.met for bound in document.thresholds):
-        return int(codes.CRITICAL)
-    return int(codes.WARNING if document.proof.status == "contradicted" else codes.PASSED)

@@ -35,6 +35,12 @@ def latency(
     timeout: flags.Timeout = 10.0,
     min_gbps: flags.MinGbps = None,
     max_p99_us: flags.MaxP99 = None,
+    rounds: flags.Rounds = 1,
+    min_bandwidth: flags.MinBandwidth = None,
+    budget: flags.Budget = None,
+    out: flags.History = None,
+    baseline: flags.Baseline = None,
+    tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
     inject: flags.Inject = None,
 ) -> int:
