@@ -18,13 +18,17 @@ LEAST_PERIODS = 15
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Bytes per second of the best tenth of a node's busy periods; `narrowness` is median / best in the incident."""
+    """Bytes per second of the best tenth of a node's busy periods; `narrowness` is median / best in the incident.
+
+    `sharpness` is the same of single large transfers, where that is higher: they may overlap, each at its own limit.
+    """
 
     role: Role
     node: str
     before: float
     after: float
     narrowness: float
+    sharpness: float
 
     rule: str = f"best < {DROP:g}× and middle > {NARROW:.0%} of it, drop > {HOST_MARGIN:g}× the hosts' slowdown"
 
@@ -53,12 +57,19 @@ def goodput_ceilings(frame: Frame) -> tuple[Ceiling, ...] | Missing:
             after = _goodput(start, stop, size, here & frame.incident)
             if len(before) >= LEAST_PERIODS and len(after) >= LEAST_PERIODS:
                 best = float(np.quantile(after, BEST))
-                found.append(
-                    Ceiling(role, node, float(np.quantile(before, BEST)), best, float(np.median(after)) / best)
-                )
+                narrow = float(np.median(after)) / best
+                single = _single(size, whole, here & frame.incident)
+                found.append(Ceiling(role, node, float(np.quantile(before, BEST)), best, narrow, max(narrow, single)))
     if not found:
         return Missing(f"no node has {LEAST_PERIODS} large transfers in each period")
     return tuple(sorted(found, key=lambda one: one.after / one.before))
+
+
+def _single(size: Floats, whole: Floats, rows: Mask) -> float:
+    """Return median / best tenth of the bytes per second of single transfers of at least median size."""
+    large = rows & (size >= np.median(size[rows]))
+    rate = size[large] / whole[large]
+    return float(np.median(rate) / np.quantile(rate, BEST))
 
 
 def _goodput(start: Floats, stop: Floats, size: Floats, rows: Mask) -> Floats:

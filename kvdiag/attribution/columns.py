@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.attribution.workload import compute_slowdown
 from kvdiag.derive.stages import UNACCOUNTED, fine_stages
 from kvdiag.model.missing import Missing
 
@@ -41,7 +42,7 @@ class Columns:
 
     `driver_of[j]` and `dose_of[j]` are indices into `mechanisms`, `push_of[j]` a waiting stage and such an index;
     `stage_drivers[s]` and `stage_doses[s]` list which of them act in stage s; `owner[s]` is the mechanism that owns
-    stage s, or -1; `served` as in `build_columns`.
+    stage s, or -1; `served` as in `build_columns`; `slowdown` is the logarithm of what slows prefill unexplained.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -58,10 +59,11 @@ class Columns:
     push_of: tuple[tuple[str, int], ...]
     served: frozenset[str]
     ceilings: Floats
-    own_dose: tuple[bool, ...]
+    dose_turn: tuple[int, ...]
     stage_drivers: tuple[tuple[int, ...], ...]
     stage_doses: tuple[tuple[int, ...], ...]
     owner: tuple[int, ...]
+    slowdown: float = 0.0
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -100,7 +102,7 @@ def build_columns(
     stages = frame.stages.names
     fine = [set(fine_stages(name)) for name in stages]
     driver_columns, driver_of, driver_stages = [], [], []
-    dose_columns, dose_of, ceilings, own_dose = [], [], [], []
+    dose_columns, dose_of, ceilings, turn = [], [], [], []
     for index, mechanism in enumerate(found):
         for driver in () if isinstance(mechanism.drivers, Missing) else mechanism.drivers:
             driver_columns.append(driver.column / _size(driver.column))
@@ -112,7 +114,7 @@ def build_columns(
             dose_columns += [column / one for column, one in zip(dose.columns, sizes, strict=True)]
             ceilings += [ceiling * one for ceiling, one in zip(dose.ceilings, sizes, strict=True)]
             dose_of += [index] * len(dose.columns)
-            own_dose += [dose.own] * len(dose.columns)
+            turn += [dose.turn] * len(dose.columns)
     size = frame.number("bytes")
     step = frame.incident.astype(np.float64)
     unknown = [step, step if size is None else step * size / max(float(size.mean()), 1.0)]
@@ -142,12 +144,13 @@ def build_columns(
         push_of=tuple(pushes),
         served=served,
         ceilings=np.array(ceilings, dtype=np.float64),
-        own_dose=tuple(own_dose),
+        dose_turn=tuple(turn),
         stage_drivers=tuple(tuple(j for j, wanted in enumerate(driver_stages) if wanted & parts) for parts in fine),
         stage_doses=tuple(
             tuple(j for j, index in enumerate(dose_of) if set(found[index].cause.stages) & parts) for parts in fine
         ),
         owner=tuple(_owner(found, name) for name in stages),
+        slowdown=0.0 if frame.standing else compute_slowdown(frame),
     )
 
 

@@ -153,8 +153,8 @@ def _stage(
     excess = shift[:, raw] - (slopes * shift[:, drivers]).sum(axis=1)
     explained = np.zeros(count)
     target = centred[:, :, cut] - np.einsum("kmd,kd->km", centred[:, :, drivers], slopes)
-    for own in (True, False):
-        chosen = [j for j in columns.stage_doses[s] if columns.own_dose[j] is own]
+    for turn in sorted(set(columns.dose_turn)):
+        chosen = [j for j in columns.stage_doses[s] if columns.dose_turn[j] == turn]
         doses = [columns.doses.start + j for j in chosen]
         if not doses:
             continue
@@ -210,7 +210,8 @@ def _wait(columns: Columns, name: str, excess: Floats, mean_incident: Floats, we
     owner = columns.owner[columns.stages.index(name)]
     logs = load_logs(columns)
     if name == QUEUE and logs.sum() > 0:
-        parts = np.maximum(logs, 0.0) / np.maximum(logs, 0.0).sum()
+        # Service that became slower for no known reason fills the queue as load does: its part stays unexplained.
+        parts = np.maximum(logs, 0.0) / (np.maximum(logs, 0.0).sum() + columns.slowdown)
     elif owner >= 0:
         parts[owner] = 1.0
     for index in np.flatnonzero(parts).tolist():

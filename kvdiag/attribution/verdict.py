@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdiag.attribution.causes.base import Load
+from kvdiag.attribution.causes.base import KV_STAGES, Load
 from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
@@ -92,7 +92,8 @@ def assess(
     share_low, share_high = np.quantile(boot.share, [0.05, 0.95], axis=0)
     total_low, total_high = np.quantile(boot.total_excess, [0.05, 0.95])
     relative = boot.excess / boot.base_mean[:, None]
-    leads = _leads(columns, relative[:, :-1])
+    secondary = _secondary(columns, point.excess[0, :-1], low[:-1], bar * base_mean)
+    leads = _leads(columns, np.where(secondary[None, :], 0.0, relative[:, :-1]))
     probability = ((relative[:, :-1] > MATERIAL) & leads).mean(axis=0)
     strength = np.array([one.strength for one in columns.mechanisms])
     confidence = np.minimum(probability * strength * np.sqrt(_explained(columns, point)), 0.99)
@@ -105,11 +106,13 @@ def assess(
             # What the machines did has its own evidence; drift of load or prompts is everywhere and proves little.
             and (not one.cause.workload or (point.excess[0, i] > unexplained and _beyond_chance(one.load)))
             and not (standing and one.cause.workload)
+            and not secondary[i]
         )
         for i, one in enumerate(columns.mechanisms)
     )
     large = tuple((point.excess[0, :-1] > bar * base_mean).tolist())
     order = _order(columns, score[:-1], large if standing else passes, np.inf if standing else OVERSHADOWED)
+    order = _after(order, secondary, passes)
     counted = relative[:, [i for i, one in enumerate(columns.mechanisms) if not (standing and one.cause.workload)]]
     return Assessment(
         score=score,
@@ -125,6 +128,33 @@ def assess(
         total_high=float(total_high),
         quiet=float((counted.max(axis=1, initial=0.0) <= bar).mean()),
     )
+
+
+def _secondary(columns: Columns, excess: Floats, low: Floats, least: float) -> NDArray[np.bool_]:
+    """Mark symptoms whose reason is present too: a cause of slow transfers that is large enough to be named.
+
+    A decode node whose transfers take longer holds its KV space longer, and lets the next request wait for it.
+    """
+    reasons = [
+        not one.cause.symptom
+        and not one.cause.workload
+        and bool(set(one.cause.stages) & set(KV_STAGES))
+        and float(excess[i]) > least
+        and float(low[i]) > LOWER_BOUND * least
+        for i, one in enumerate(columns.mechanisms)
+    ]
+    return np.array([one.cause.symptom and any(reasons) for one in columns.mechanisms])
+
+
+def _after(order: tuple[int, ...], secondary: NDArray[np.bool_], passes: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the order with each symptom behind the last cause that may be named (none: as it was)."""
+    if not any(passes):
+        return order
+    named = [i for i in order if passes[i]]
+    symptoms = [i for i in order if secondary[i] and order.index(i) < order.index(named[-1])]
+    rest = [i for i in order if i not in symptoms]
+    after = rest.index(named[-1]) + 1
+    return (*rest[:after], *symptoms, *rest[after:])
 
 
 def _beyond_chance(load: Load | Missing) -> bool:

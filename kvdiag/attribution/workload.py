@@ -130,3 +130,40 @@ def co_batch(frame: Frame) -> Floats | None:
     """Return the tokens of other requests in the same prefill batch; None where batches are not recorded."""
     batch, tokens = frame.number("batch_tokens"), frame.number("uncached_tokens")
     return None if batch is None or tokens is None else np.maximum(batch - tokens, 0.0)
+
+
+def compute_slowdown(frame: Frame) -> float:
+    """Return the logarithm by which prefill computes slower than the baseline's own line in tokens says, at least 0.
+
+    Per prefill node, averaged with the seconds that its queue grew by: one slow node fills its own queue only.
+    """
+    prefill, queue = frame.stages.stage("prefill_s"), frame.stages.stage("queue_s")
+    tokens, beside = frame.number("uncached_tokens"), co_batch(frame)
+    if tokens is None:
+        tokens = frame.number("prompt_tokens")
+    if prefill is None or queue is None or tokens is None:
+        return 0.0
+    columns = np.column_stack([np.ones(frame.rows), tokens, *(() if beside is None else (beside,))])
+    base = ~frame.incident
+    fit, *_ = np.linalg.lstsq(columns[base], prefill[base], rcond=None)
+    expected = columns @ fit
+    codes = frame.nodes("prefill").codes
+    logs, weights = [], []
+    for code in np.unique(codes):
+        before, after = base & (codes == code), frame.incident & (codes == code)
+        if min(before.sum(), after.sum()) < LEAST_NODE_ROWS or expected[after].sum() <= 0:
+            continue
+        ratio = prefill[after] / max(float(expected[after].mean()), 1e-9)
+        slow = float(np.log(max(float(ratio.mean()), 1e-9)))
+        noise = SLOW_ERRORS * float((ratio - expected[after] / expected[after].mean()).std()) / np.sqrt(after.sum())
+        logs.append(slow if slow > max(noise, LEAST_SLOWDOWN) else 0.0)
+        weights.append(max(float(queue[after].mean() - queue[before].mean()), 0.0) * float(after.sum()))
+    if not logs or sum(weights) <= 0:
+        return 0.0
+    return float(np.average(logs, weights=weights))
+
+
+LEAST_NODE_ROWS = 20
+SLOW_ERRORS = 3.0
+LEAST_SLOWDOWN = 0.02
+"""Seconds per token that grew by less than 2 %, or three standard errors, are the same."""

@@ -37,7 +37,7 @@ class Dose:
     `columns` are in any unit, each with the largest plausible seconds per unit in `ceilings`; `moved` says whether
     the mechanism itself changed, by the thresholds in `evidence`; `strength` is SEEN, SHAPE or ELIMINATION.
     `own` doses are known of each request itself and explain first; a counter averaged over the requests around it
-    explains what they leave.
+    explains what they leave; `last` ones, read off the shape of what happened, only what no counter explains.
     """
 
     columns: tuple[Floats, ...]
@@ -46,6 +46,12 @@ class Dose:
     evidence: tuple[Evidence, ...]
     strength: float = SEEN
     own: bool = False
+    last: bool = False
+
+    @property
+    def turn(self) -> int:
+        """When it explains: 0 first, 2 last."""
+        return 0 if self.own else 2 if self.last else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +77,7 @@ class Cause:
     `side` is where the cause sits (None: wherever its seconds concentrate).
     `strength` says how clearly a cause without a dose can be told from its neighbours (default SEEN).
     `standing` is the dose where there is no baseline, if it is not `dose`, and `standing_stages` where it acts.
+    A `symptom` also follows from slow transfers: where those have a cause of their own, it is not named before it.
     `workload` marks what users asked for, as against what the machines did.
     """
 
@@ -80,6 +87,7 @@ class Cause:
     owns: tuple[str, ...] = ()
     side: Role | None = None
     workload: bool = False
+    symptom: bool = False
     dose: Callable[[Frame], Dose | Missing] | None = None
     drivers: Callable[[Frame], tuple[Driver, ...] | Missing] | None = None
     load: Callable[[Frame], Load | Missing] | None = None

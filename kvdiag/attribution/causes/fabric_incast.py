@@ -9,6 +9,8 @@ from kvdiag.model.missing import Missing
 
 LEAST_RISE = 1.25
 """Fan-in needs more bytes at the receiver than in the baseline; otherwise transfers in flight are only a symptom."""
+LEAST_SKEW = 1.1
+"""... and more than its peers do: if all of them receive more, load grew."""
 LEAST_SHARE = 1.5
 """Without a baseline: times the mean of the decode nodes' received bytes."""
 MOST_COEFFICIENT = 20.0
@@ -34,9 +36,13 @@ def dose(frame: Frame) -> Dose | Missing:
             before, after = size[here & ~frame.incident].sum(), size[here & frame.incident].sum()
             spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
             rises.append(float(after / spans[1]) / max(float(before / spans[0]), 1.0))
-    rose = np.array([*(rise > LEAST_RISE for rise in rises), False])[labels.codes]
+    whole = float(np.mean(rises)) if rises else 1.0
+    gathers = [rise > LEAST_RISE and rise > LEAST_SKEW * whole for rise in rises]
+    if len(rises) == 1:
+        gathers = [rises[0] > LEAST_RISE]
+    rose = np.array([*gathers, False])[labels.codes]
     extra = positive(running - frame.reference("engine.pulls_in_flight", "decode"))
-    nodes = [node for node, rise in zip(labels.names, rises, strict=True) if rise > LEAST_RISE]
+    nodes = [node for node, more in zip(labels.names, gathers, strict=True) if more]
     return Dose(
         columns=(size * frame.seconds_per_byte() * np.where(rose & frame.incident, extra, 0.0),),
         ceilings=(MOST_COEFFICIENT,),

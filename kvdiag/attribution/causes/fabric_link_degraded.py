@@ -2,15 +2,21 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import SEEN, SHAPE, Cause, Dose, Floats, by_wire_time, positive
+from kvdiag.attribution.causes.base import SEEN, SHAPE, UNCLEAR, Cause, Dose, Floats, by_wire_time, positive
+from kvdiag.attribution.causes.fabric_loss import METRICS as LOSS
 from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
-from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
+from kvdiag.attribution.ceiling import Ceiling, goodput_ceilings, host_slowdown
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
 LEAST_DROP = 0.9
 """A reported link speed below 90 % of the baseline's is a drop; links come in steps of two or more."""
+SHARP = 0.88
+"""A rate limit holds every transfer to one speed (recorded: the median at 91 to 94 % of the best tenth) and explains
+first; below that, loss or another way may look alike, and what counters show of them explains first."""
+LEAST_SEEN = 0.7
+"""A NIC that sees less than 70 % of its former share of the bytes was not their way any more."""
 MOST_COEFFICIENT = 20.0
 """A slow link also queues its own transfers: allow up to twenty times the bare serialisation time."""
 
@@ -24,10 +30,10 @@ def dose(frame: Frame) -> Dose | Missing:
     if size is None:
         return Missing("requests have no bytes column")
     slow, lines = _reported(frame)
-    strength = SEEN
+    strength, sharp = SEEN, False
     if not lines:
-        slow, lines, reason = _observed(frame)
-        strength = SHAPE
+        slow, lines, reason, sharp = _observed(frame)
+        strength = SHAPE if any(frame.rates(metric) for metric in LOSS) else UNCLEAR
         if reason and not frame.rates("nic.link_gbps"):
             return Missing(f"nic.link_gbps was not recorded, and {reason}")
     return Dose(
@@ -36,7 +42,8 @@ def dose(frame: Frame) -> Dose | Missing:
         moved=bool((slow[frame.incident] > 0).any()),
         evidence=tuple(lines),
         strength=strength,
-        own=strength == SHAPE,
+        own=sharp,
+        last=strength != SEEN and not sharp,
     )
 
 
@@ -63,18 +70,21 @@ def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
     return (slow, lines) if lines else (np.zeros(frame.rows), [])
 
 
-def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
+def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
+    """Return slowness, evidence, why there is none, and whether every slow ceiling is SHARP."""
     if frame.standing:
-        return np.zeros(frame.rows), [], "there is no baseline to compare the goodput of large transfers with"
+        return np.zeros(frame.rows), [], "there is no baseline to compare the goodput of large transfers with", False
     layout = layout_dose(frame)
     if isinstance(layout, Dose) and layout.moved:
-        return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link"
+        return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link", False
     ceilings = goodput_ceilings(frame)
     if isinstance(ceilings, Missing):
-        return np.zeros(frame.rows), [], str(ceilings.missing)
-    slow, lines = np.zeros(frame.rows), list[Evidence]()
+        return np.zeros(frame.rows), [], str(ceilings.missing), False
+    slow, lines, sharp = np.zeros(frame.rows), list[Evidence](), list[bool]()
     host = host_slowdown(frame)
     for ceiling in ceilings:
+        if _elsewhere(frame, ceiling):
+            continue
         line = Evidence(
             name=f"goodput of large transfers @ {ceiling.node}, best tenth",
             value=f"{ceiling.before / 1e6:,.4g} → {ceiling.after / 1e6:,.4g} MB/s; its middle at "
@@ -87,9 +97,26 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str]:
             rows = (labels.codes == labels.names.index(ceiling.node)) & frame.incident
             slow[rows] = np.maximum(slow[rows], ceiling.before / ceiling.after - 1)
             lines.insert(0, line)
+            sharp.append(ceiling.sharpness > SHARP)
         else:
             lines.append(line)
-    return slow, lines[:3], ""
+    return slow, lines[:3], "", bool(sharp) and all(sharp)
+
+
+def _elsewhere(frame: Frame, ceiling: Ceiling) -> bool:
+    """Whether the node's NIC saw much less of the requests' bytes than before: they took another way, such as TCP."""
+    size = frame.number("bytes")
+    rate = frame.rates("nic.rx_bytes" if ceiling.role == "decode" else "nic.tx_bytes").get(ceiling.node)
+    if size is None or rate is None or not rate.base > 0:
+        return False
+    labels = frame.nodes(ceiling.role)
+    here = labels.codes == labels.names.index(ceiling.node)
+    spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
+    offered = [
+        float(size[here & rows].sum()) / max(span, 1e-9)
+        for rows, span in zip((~frame.incident, frame.incident), spans, strict=True)
+    ]
+    return rate.incident / rate.base < LEAST_SEEN * offered[1] / max(offered[0], 1e-9)
 
 
 CAUSE = Cause(

@@ -29,6 +29,7 @@ CAUSE = Cause(
     stages=("admit_s",),
     owns=("admit_s",),
     side="decode",
+    symptom=True,
     dose=dose,
     action="give decode nodes more KV space (more nodes, shorter contexts, faster eviction) or route around full ones",
 )
