@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import image, topology
+from tests.lab import image, probing, topology
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,14 @@ def lab_pair(lab_image: image.Image, lab_logs: Path) -> Iterator[topology.Wire]:
     """Two machines joined by a cable."""
     with topology.pair(lab_image, lab_logs) as wire:
         yield wire
+
+
+@pytest.fixture(scope="session")
+def lab_bench(lab_pair: topology.Wire) -> Iterator[probing.Bench]:
+    """Return an agent and a prober in the two machines, for probes that need no process of their own."""
+    bench = probing.Bench(lab_pair)
+    yield bench
+    bench.close()
 
 
 @pytest.fixture(scope="session")

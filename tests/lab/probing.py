@@ -10,17 +10,94 @@ from typing import Any
 
 from tests.lab.machine import Machine
 from tests.lab.process import Process, Result
-from tests.lab.topology import End
+from tests.lab.topology import End, Wire, with_memlock
 
 KVDIAG = str(Path(sys.executable).with_name("kvdiag"))
 TOKEN = "an-open-secret-of-the-lab"
 ENVIRONMENT = {"KVDIAG_TOKEN": TOKEN}
 PORT = 18580
 PROBE_LIMIT_S = 120.0
-_SUMMARY = (
-    "import json; from kvdiag.sources.rdma_netlink import read_summaries; "
-    "print(json.dumps({s.device: {k: s.counts[k] for k in ('qp', 'mr', 'cq', 'pd')} for s in read_summaries()}))"
-)
+_MUCH = 1 << 40
+BENCH_PORT = 18590
+
+
+class Bench:
+    """An agent at the far end and a process at the near end that runs one probe after the other.
+
+    Python starts in each once, not once a probe: that takes ten times as long as a probe does. Both are started when
+    they are first needed, and again after a test killed them. Neither may exceed a memlock limit that a test sets.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._agent: Process | None = None
+        self._prober: Process | None = None
+        self._answers = 0
+
+    def agent(self) -> Process:
+        """Return the running agent; it serves two rails, both on the end's one device."""
+        if self._agent is None:
+            end = self.wire.b
+            line = (
+                f"exec {KVDIAG} agent --listen {end.address}:{BENCH_PORT} --device {end.device},{end.device} --idle 10"
+            )
+            self._agent = end.machine.spawn(with_memlock(line, _MUCH), environment=ENVIRONMENT)
+            self._agent.wait_for("^kvdiag agent listens on", 120)
+        return self._agent
+
+    def start(self, arguments: str) -> None:
+        """Start a probe; `arguments` start with bandwidth or latency, and may name another `--device`."""
+        self.agent()
+        if self._prober is None:
+            line = f"exec {sys.executable} -m benchmarks.repeat_probe"
+            self._prober = self.wire.a.machine.spawn(with_memlock(line, _MUCH), environment=ENVIRONMENT, stdin=True)
+            self._answers = 0
+        kind, _, rest = arguments.partition(" ")
+        device = "" if "--transport tcp" in rest or "--device" in rest else f"--device {self.wire.a.device}"
+        # A host that is busy with much else leaves an emulated processor little: only a failure may wait less long.
+        limit = "" if "--timeout" in rest else "--timeout 60"
+        self._prober.write(f"{kind} {self.wire.b.address}:{BENCH_PORT} {device} {limit} {rest}\n".encode())
+
+    def finish(self) -> Result:
+        """Return how the probe ended."""
+        assert self._prober is not None
+        self._answers += 1
+        self._prober.wait_for(rf"\A(?:.*\n){{{self._answers}}}", PROBE_LIMIT_S)
+        answer = json.loads(self._prober.stdout.splitlines()[self._answers - 1])
+        return Result(answer["rc"], answer["stdout"], answer["stderr"])
+
+    def run(self, arguments: str) -> Result:
+        """Run a probe to its end."""
+        self.start(arguments)
+        return self.finish()
+
+    def kill_agent(self) -> None:
+        """Kill the agent without warning."""
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent = None
+
+    def kill_prober(self) -> None:
+        """Kill the probe that runs, without warning."""
+        if self._prober is not None:
+            self._prober.kill()
+            self._prober = None
+
+    @contextmanager
+    def memlock(self, end: End, limit_bytes: int) -> Iterator[None]:
+        """Bound what the agent (at b) or the prober (at a) may lock, for a while."""
+        name = "kvdiag agent" if end is self.wire.b else "benchmarks.repeat_probe"
+        line = f"prlimit --pid $(pgrep -of 'python.*{name}') --memlock="
+        end.machine.run(f"{line}{limit_bytes}:{_MUCH}", check=True)
+        try:
+            yield
+        finally:
+            end.machine.run(f"{line}{_MUCH}:{_MUCH}", check=True)
+
+    def close(self) -> None:
+        """End both."""
+        self.kill_prober()
+        self.kill_agent()
 
 
 @contextmanager
@@ -56,8 +133,8 @@ def document(result: Result) -> dict[str, Any]:
 
 def objects(machine: Machine) -> dict[str, dict[str, int]]:
     """Return the live queue pairs, registrations, completion queues and domains of each device, by RDMA netlink."""
-    parsed: dict[str, dict[str, int]] = json.loads(machine.run([sys.executable, "-c", _SUMMARY], check=True).stdout)
-    return parsed
+    rows = json.loads(machine.run(["rdma", "-j", "resource", "show"], check=True).stdout)
+    return {row["ifname"]: {kind: row[kind] for kind in ("qp", "mr", "cq", "pd")} for row in rows}
 
 
 def await_objects(machine: Machine, wanted: dict[str, dict[str, int]], timeout_s: float = 30.0) -> None:

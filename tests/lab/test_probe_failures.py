@@ -5,99 +5,129 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab import probing
+from tests.lab.probing import Bench
 from tests.lab.process import Result
-from tests.lab.topology import Wire, with_memlock
 
 pytestmark = pytest.mark.lab
 
 _LONG = "bandwidth --size 64KiB --duration 100 --timeout 8"
+_SHORT = "bandwidth --size 4KiB --iterations 64"
 
 
 @pytest.fixture
-def wire(lab_pair: Wire) -> Iterator[Wire]:
-    """Two machines without an agent; whatever a test does, each ends with the RDMA objects that it began with."""
-    before = [probing.objects(end.machine) for end in lab_pair.ends]
-    yield lab_pair
-    for end, wanted in zip(lab_pair.ends, before, strict=True):
+def bench(lab_bench: Bench) -> Iterator[Bench]:
+    """Whatever a test does, each machine ends with the RDMA objects that it began with."""
+    lab_bench.agent()
+    before = [probing.objects(end.machine) for end in lab_bench.wire.ends]
+    yield lab_bench
+    for end, wanted in zip(lab_bench.wire.ends, before, strict=True):
         probing.await_objects(end.machine, wanted)
 
 
-def disturb(wire: Wire, disturbance: Callable[[], None]) -> Result:
+def disturb(bench: Bench, disturbance: Callable[[], None]) -> Result:
     """Return how a long probe ends that is disturbed once its transfer is under way.
 
     The disturbance may hit a transfer, or the verification between two of them.
     """
-    running = wire.a.machine.spawn(probing.command(wire.a, wire.b, _LONG), environment=probing.ENVIRONMENT)
-    probing.await_traffic(wire.a, 500)
+    bench.start(_LONG)
+    probing.await_traffic(bench.wire.a, 500)
     disturbance()
-    return running.wait(60)
+    return bench.finish()
 
 
-@pytest.mark.parametrize("fault", ["wrong-rkey", "out-of-range"])
-@pytest.mark.parametrize("operation", ["write", "read"])
-def test_a_refused_access_names_key_and_range(wire: Wire, fault: str, operation: str) -> None:
-    with probing.agent(wire.b):
-        before = probing.objects(wire.b.machine)
-        result = probing.probe(wire.a, wire.b, f"bandwidth --op {operation} --size 4KiB --inject {fault}")
-        line = probing.one_line(result, 69)
-        assert f"RDMA {operation.upper()} failed with REM_ACCESS_ERR (10)" in line
-        assert "remote key is wrong" in line and "address range" in line
-        assert probing.objects(wire.b.machine) == before
+@pytest.mark.parametrize(
+    ("inject", "operation", "status", "words"),
+    [
+        ("wrong-rkey", "write", "REM_ACCESS_ERR (10)", "remote key is wrong"),
+        ("wrong-rkey", "read", "REM_ACCESS_ERR (10)", "remote key is wrong"),
+        ("out-of-range", "write", "REM_ACCESS_ERR (10)", "address range leaves"),
+        ("no-permission", "write", "REM_ACCESS_ERR (10)", "lacks the right"),
+        ("no-permission", "read", "REM_ACCESS_ERR (10)", "lacks the right"),
+        ("wrong-lkey", "write", "LOC_QP_OP_ERR (2)", "the local key is wrong"),
+        ("local-out-of-range", "write", "LOC_PROT_ERR (4)", "the local buffer leaves its registration"),
+        ("no-receive", "write-imm", "RNR_RETRY_EXC_ERR (13)", "no receive posted"),
+        ("mtu-mismatch", "write", "REM_INV_REQ_ERR (9)", "path MTU of both ends"),
+    ],
+)
+def test_a_refusal_has_its_own_status_and_says_what_was_seen(
+    bench: Bench, inject: str, operation: str, status: str, words: str
+) -> None:
+    line = probing.one_line(bench.run(f"{_SHORT} --op {operation} --inject {inject}"), 69)
+    assert f"failed with {status}: " in line and words in line
+    assert "; seen: port rxe0/1 is ACTIVE, GID " in line and "1 of 1 queue pairs in ERR" in line
+    assert ("retry_rnr_exceeded_err +1" in line) == (inject == "no-receive")
 
 
-def test_a_killed_agent_is_told_apart_from_a_bad_path(wire: Wire) -> None:
-    with probing.agent(wire.b) as agent:
-        line = probing.one_line(disturb(wire, agent.kill), 69)
-    assert "the agent is gone: its control port refuses connections" in line
+def test_a_gid_of_nobody_is_named(bench: Bench) -> None:
+    line = probing.one_line(bench.run(f"{_SHORT} --inject bad-gid"), 69)
+    assert "no route to the peer's GID ::ffff:10.255.255.254" in line
 
 
-def test_a_killed_probe_leaves_nothing_at_the_agent(wire: Wire) -> None:
-    with probing.agent(wire.b, "--idle 3"):
-        before = probing.objects(wire.b.machine)
-        running = wire.a.machine.spawn(probing.command(wire.a, wire.b, _LONG), environment=probing.ENVIRONMENT)
-        probing.await_traffic(wire.a, 500)
-        assert probing.objects(wire.b.machine) != before
-        running.kill()
-        probing.await_objects(wire.b.machine, before)
+def test_too_many_queue_pairs_are_refused_with_the_count_and_freed(bench: Bench) -> None:
+    group = "/sys/fs/cgroup/few"
+    machine = bench.wire.a.machine
+    bench.run(_SHORT)
+    machine.run(
+        "mountpoint -q /sys/fs/cgroup || mount -t cgroup2 none /sys/fs/cgroup; "
+        f"echo +rdma > /sys/fs/cgroup/cgroup.subtree_control && mkdir -p {group} && "
+        f"echo 'rxe0 hca_object=24' > {group}/rdma.max && "
+        f"pgrep -of 'python.*benchmarks.repeat_probe' > {group}/cgroup.procs",
+        check=True,
+    )
+    try:
+        line = probing.one_line(bench.run(f"{_SHORT} --qps 64"), 3)
+        assert "of 64 queue pairs could be made" in line and "rdma.max" in line
+        assert bench.run(f"{_SHORT} --qps 8").rc == 0
+    finally:
+        machine.run(f"echo 'rxe0 hca_object=max' > {group}/rdma.max", check=True)
 
 
-def test_a_pulled_cable_names_the_local_port(wire: Wire) -> None:
-    with probing.agent(wire.b, "--idle 3"):
-        try:
-            line = probing.one_line(disturb(wire, lambda: wire.set_link(False)), 69)
-        finally:
-            wire.set_link(True)
-        assert f"the local port {wire.a.device}/1 is DOWN" in line
+def test_a_small_memlock_limit_is_named_with_the_bytes_needed(bench: Bench) -> None:
+    arguments = "bandwidth --size 1MiB --queue-depth 4 --iterations 4"
+    assert bench.run(f"{arguments} --format json").rc == 0
+    with bench.memlock(bench.wire.a, 65536):
+        line = probing.one_line(bench.run(arguments), 3)
+        assert "cannot register 4194304 bytes" in line and "memlock limit is 65536 bytes" in line
+    with bench.memlock(bench.wire.b, 65536):
+        line = probing.one_line(bench.run(arguments), 3)
+        assert "at the agent" in line and "memlock limit is 65536 bytes" in line
 
 
-def test_some_loss_is_recovered_and_total_loss_is_named(wire: Wire) -> None:
-    with probing.agent(wire.b, "--idle 3"):
-        with wire.a.netem("loss 1%"):
-            result = probing.probe(wire.a, wire.b, "bandwidth --size 64KiB --iterations 100 --format json")
-        assert probing.document(result)["results"][0]["verified_bytes"] == 100 * 65536
-        running = wire.a.machine.spawn(probing.command(wire.a, wire.b, _LONG), environment=probing.ENVIRONMENT)
-        probing.await_traffic(wire.a, 500)
-        with wire.a.netem("loss 100%"):
-            lost = running.wait(60)
-        line = probing.one_line(lost, 69)
+def test_a_wrong_token_is_refused(bench: Bench) -> None:
+    bench.wire.a.machine.put(b"a-guess-that-is-long-enough", "/tmp/wrong-token")
+    wrong = bench.run(f"{_SHORT} --token-file /tmp/wrong-token")
+    assert "the token is wrong or missing" in probing.one_line(wrong, 69)
+
+
+def test_some_loss_is_recovered_and_total_loss_is_named(bench: Bench) -> None:
+    with bench.wire.a.netem("loss 1%"):
+        result = bench.run("bandwidth --size 64KiB --iterations 100 --format json")
+    assert probing.document(result)["results"][0]["verified_bytes"] == 100 * 65536
+    bench.start(_LONG)
+    probing.await_traffic(bench.wire.a, 500)
+    with bench.wire.a.netem("loss 100%"):
+        lost = bench.finish()
+    line = probing.one_line(lost, 69)
     assert "RETRY_EXC_ERR (12)" in line or "no answer within" in line
 
 
-def test_a_wrong_and_a_missing_token_are_refused(wire: Wire) -> None:
-    with probing.agent(wire.b):
-        wrong = probing.probe(wire.a, wire.b, "bandwidth --size 4KiB", token="a-guess")
-        assert "the token is wrong or missing" in probing.one_line(wrong, 69)
-    refused = probing.probe(wire.a, wire.b, "bandwidth --size 4KiB")
-    assert "Connection refused" in probing.one_line(refused, 69)
+def test_a_pulled_cable_names_the_local_port(bench: Bench) -> None:
+    try:
+        line = probing.one_line(disturb(bench, lambda: bench.wire.set_link(False)), 69)
+    finally:
+        bench.wire.set_link(True)
+    assert f"the local port {bench.wire.a.device}/1 is DOWN" in line
 
 
-def test_a_small_memlock_limit_is_named_with_the_bytes_needed(wire: Wire) -> None:
-    arguments = "bandwidth --size 1MiB --queue-depth 4 --iterations 4"
-    with probing.agent(wire.b):
-        limited = with_memlock(probing.command(wire.a, wire.b, arguments), 65536)
-        result = wire.a.machine.run(limited, probing.PROBE_LIMIT_S, environment=probing.ENVIRONMENT)
-        line = probing.one_line(result, 3)
-        assert "cannot register 4194304 bytes" in line and "memlock limit is 65536 bytes" in line
-    with probing.agent(wire.b, wrap=lambda command: with_memlock(command, 65536)):
-        line = probing.one_line(probing.probe(wire.a, wire.b, arguments), 3)
-        assert "at the agent" in line and "memlock limit is 65536 bytes" in line
+def test_a_killed_probe_leaves_nothing_at_the_agent(bench: Bench) -> None:
+    before = probing.objects(bench.wire.b.machine)
+    bench.start(_LONG)
+    probing.await_traffic(bench.wire.a, 500)
+    assert probing.objects(bench.wire.b.machine) != before
+    bench.kill_prober()
+    probing.await_objects(bench.wire.b.machine, before)
+
+
+def test_a_killed_agent_is_told_apart_from_a_bad_path(bench: Bench) -> None:
+    line = probing.one_line(disturb(bench, bench.kill_agent), 69)
+    assert "the agent is gone: its control port refuses connections" in line

@@ -1,32 +1,22 @@
 """WRITE and READ between two machines deliver verified data, proved to have gone over RDMA."""
 
-from collections.abc import Iterator
-
 import pytest
 from jsonschema import validate
 
 from kvdiag.report.json import published_schema
 from tests.lab import probing
-from tests.lab.topology import Wire
+from tests.lab.probing import Bench
 
 pytestmark = pytest.mark.lab
 
 
-@pytest.fixture(scope="module")
-def wire(lab_pair: Wire) -> Iterator[Wire]:
-    with probing.agent(lab_pair.b):
-        yield lab_pair
-
-
 @pytest.mark.parametrize("operation", ["write", "read"])
-def test_every_payload_arrives_as_sent_and_rdma_carried_it(wire: Wire, operation: str) -> None:
-    before = wire.a.counters()
-    result = probing.probe(
-        wire.a, wire.b, f"bandwidth --op {operation} --size 64KiB,1000003 --iterations 60 --warmup 4 --format json"
-    )
+def test_every_payload_arrives_as_sent_and_rdma_carried_it(lab_bench: Bench, operation: str) -> None:
+    before = lab_bench.wire.a.counters()
+    result = lab_bench.run(f"bandwidth --op {operation} --size 64KiB,1000003 --iterations 60 --warmup 4 --format json")
     document = probing.document(result)
     validate(document, published_schema("kvdiag.probe-1"))
-    after = wire.a.counters()
+    after = lab_bench.wire.a.counters()
     payload = 60 * (65536 + 1000003)
     assert [row["verified_bytes"] for row in document["results"]] == [60 * 65536, 60 * 1000003]
     counter = "sent_pkts" if operation == "write" else "rcvd_pkts"
@@ -43,33 +33,69 @@ def test_every_payload_arrives_as_sent_and_rdma_carried_it(wire: Wire, operation
         assert 0 < times["minimum"] <= times["p50"] <= times["p90"] <= times["p99"] <= times["p999"] <= times["maximum"]
 
 
-def test_a_corrupted_payload_is_found_at_its_offset_by_the_far_end(wire: Wire) -> None:
-    result = probing.probe(wire.a, wire.b, "bandwidth --size 64KiB --iterations 4 --inject corrupt")
+def test_a_corrupted_payload_is_found_at_its_offset_by_the_far_end(lab_bench: Bench) -> None:
+    result = lab_bench.run("bandwidth --size 64KiB --iterations 4 --inject corrupt")
     line = probing.one_line(result, 2)
-    assert "first wrong byte at offset 32768 " in line and "a run of 3 wrong bytes" in line
+    assert "wrong bytes (3 bytes at offset 32768 are of no known origin)" in line and "a run of 3 wrong bytes" in line
 
 
-def test_tcp_moves_the_same_bytes_without_rdma(wire: Wire) -> None:
-    before = wire.a.counters()
-    result = probing.probe(
-        wire.a, wire.b, "bandwidth --transport tcp --size 64KiB --iterations 60 --warmup 0 --format json"
-    )
+def test_tcp_moves_the_same_bytes_without_rdma(lab_bench: Bench) -> None:
+    before = lab_bench.wire.a.counters()
+    result = lab_bench.run("bandwidth --transport tcp --size 64KiB --iterations 60 --warmup 0 --format json")
     document = probing.document(result)
     assert document["proof"]["status"] == "proved"
     assert document["results"][0]["verified_bytes"] == 60 * 65536
     assert document["durations"]["register_s"] is None
-    assert wire.a.counters()["sent_pkts"] == before["sent_pkts"]
+    assert lab_bench.wire.a.counters()["sent_pkts"] == before["sent_pkts"]
 
 
-def test_latency_grows_with_the_size(wire: Wire) -> None:
-    document = probing.document(
-        probing.probe(wire.a, wire.b, "latency --op read --size 64,64KiB --iterations 100 --format json")
-    )
+def test_latency_grows_with_the_size(lab_bench: Bench) -> None:
+    document = probing.document(lab_bench.run("latency --op read --size 64,64KiB --iterations 100 --format json"))
     small, large = (row["latency_s"]["p50"] for row in document["results"])
     assert small < large
 
 
-def test_a_probe_leaves_no_object_behind(wire: Wire) -> None:
-    before = [probing.objects(end.machine) for end in wire.ends]
-    probing.document(probing.probe(wire.a, wire.b, "bandwidth --size 4KiB --iterations 8 --format json"))
-    assert [probing.objects(end.machine) for end in wire.ends] == before
+def test_a_probe_leaves_no_object_behind(lab_bench: Bench) -> None:
+    before = [probing.objects(end.machine) for end in lab_bench.wire.ends]
+    probing.document(lab_bench.run("bandwidth --size 4KiB --iterations 8 --format json"))
+    assert [probing.objects(end.machine) for end in lab_bench.wire.ends] == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "streams"),
+    [
+        ("--op write-imm --qps 4 --batch 2 --signal-every 4 --memory thp", 1),
+        ("--op read --qps 3", 1),
+        ("--inline 64 --check-ordering 8", 1),
+        ("--bidirectional", 2),
+        ("--op read --bidirectional --qps 2", 2),
+        ("--op write-imm --bidirectional", 2),
+        ("--device rxe0,rxe0", 2),
+    ],
+)
+def test_each_way_of_transferring_delivers_every_byte(lab_bench: Bench, flags: str, streams: int) -> None:
+    """Bytes at both ends, immediates and flags were all compared; the counters prove what carried them."""
+    document = probing.document(
+        lab_bench.run(f"bandwidth {flags} --size 64,16KiB --iterations 40 --warmup 0 --format json")
+    )
+    validate(document, published_schema("kvdiag.probe-1"))
+    assert [row["verified_bytes"] for row in document["results"]] == [40 * 64 * streams, 40 * 16384 * streams]
+    assert document["proof"]["status"] == "proved"
+    assert len(document["ends"]["rails"]) == ("," in flags)
+    both = [row["reverse_bytes_per_second"] for row in document["results"]]
+    assert all(both) if "--bidirectional" in flags else both == [None, None]
+    assert (document["ordering"] or {}).get("rounds") == (8 if "ordering" in flags else None)
+    assert ("transparent" in document["ends"]["local_memory"]) == ("thp" in flags)
+    assert document["ends"]["completion_timestamps"].startswith("not observable here: rxe0 refuses")
+
+
+def test_raw_samples_are_written_as_they_were_taken(lab_bench: Bench) -> None:
+    document = probing.document(
+        lab_bench.run("latency --size 64 --iterations 50 --samples /tmp/samples.csv --format json")
+    )
+    head, *rows = lab_bench.wire.a.machine.get("/tmp/samples.csv").decode().splitlines()
+    assert head == "size_bytes,seconds"
+    seconds = [float(row.removeprefix("64,")) for row in rows]
+    times = document["results"][0]["latency_s"]
+    assert len(seconds) == times["count"] == 50
+    assert (min(seconds), max(seconds)) == pytest.approx((times["minimum"], times["maximum"]), abs=1e-9)
