@@ -23,7 +23,13 @@ def active_ports(devices: RdmaDevices) -> tuple[Port, ...]:
 
 
 def is_roce(device: RdmaDevice, port: Port) -> bool:
-    """Return whether a port speaks RoCE: Ethernet that is not iWARP (node type RNIC)."""
+    """Return whether a port speaks RoCE: Ethernet that is not iWARP (node type RNIC).
+
+    Where its link layer cannot be read, a GID of type RoCE v2 tells.
+    """
+    if isinstance(port.link_layer, Missing):
+        gids = () if isinstance(port.gids, Missing) else port.gids
+        return any(is_v2(gid) for gid in gids)
     return port.link_layer == "Ethernet" and device.node_type != "RNIC"
 
 
