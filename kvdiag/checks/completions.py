@@ -83,7 +83,7 @@ def _vendor(found: tuple[Logged, ...]) -> tuple[Evidence, ...]:
     codes = tally(found, "vendor")
     if not codes:
         return ()
-    shown = joined(sorted({hex(int(code, 0)) for code in codes}))
+    shown = joined(sorted({code if code.startswith("0x") else hex(int(code)) for code in codes}))
     return (Evidence(name="vendor code", value=shown, source=found[0].source),)
 
 

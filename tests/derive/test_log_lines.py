@@ -1,11 +1,14 @@
 """Each detector against the lines that it is for; the recorded logs are those of real runs."""
 
+import math
 from pathlib import Path
 
 import pytest
 
+from kvdiag.checks.base import Failed, Hosts, run
 from kvdiag.derive.log_lines import DETECTORS
-from kvdiag.model.engine_log import EngineLog, LogEvent
+from kvdiag.model.engine_log import EngineLog, EngineLogs, LogEvent
+from kvdiag.model.snapshot import Snapshot
 from kvdiag.sources.base import Context
 from kvdiag.sources.engine_logs import SOURCE
 from tests.trees import LOGS
@@ -144,6 +147,22 @@ def test_a_line_that_only_resembles_one_is_no_event(line: str, tmp_path: Path) -
     files = SOURCE.read(Context(logs=(log,))).files
     assert isinstance(files, tuple)
     assert files[0].events == ()
+
+
+def test_numbers_that_no_engine_writes_stay_finite(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    huge = "9" * 400
+    log.write_text(
+        f"KV Transfer metrics: Num successful transfers=5, Avg MB per transfer={huge}, Avg number of descriptors=1.2\n"
+        f"Got completion from peer a<1> with status=12 opcode=1 len=1 vendor err 0129 (Recv) hca mlx5_0\n"
+    )
+    files = SOURCE.read(Context(logs=(log,))).files
+    assert isinstance(files, tuple)
+    assert all(math.isfinite(number) for event in files[0].events for number in event.numbers.values())
+    snapshot = Snapshot(host="h", time_s=0.0, parts={EngineLogs: EngineLogs(files=files)})
+    for judged in run(Hosts(local=snapshot)):
+        if isinstance(judged.outcome, Failed):
+            assert not any("could not be run" in finding.summary for finding in judged.outcome.findings)
 
 
 def test_recorded_vllm_decode_log_gives_its_statistics_and_nothing_else() -> None:
