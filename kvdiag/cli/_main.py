@@ -10,11 +10,11 @@ import typer
 
 import kvdiag
 import kvdiag.cli
-from kvdiag.cli._output import configure_logging
+from kvdiag.cli._output import configure_logging, degrade, harmless
 from kvdiag.errors import KvdiagError
 from kvdiag.model.exit_code import ExitCode
 
-_EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {code.meaning}" for code in ExitCode)
+_EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {code.meaning}" for code in ExitCode) + " · 130 or 143 interrupted"
 
 _INTERRUPTED = 130
 """128 + SIGINT, as shells expect; typer turns KeyboardInterrupt into it."""
@@ -53,6 +53,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: of this process) and return the exit code; never lets a traceback out."""
+    degrade()
     try:
         result = build_app()(args=arguments, standalone_mode=False, prog_name="kvdiag")
     except KvdiagError as error:
@@ -81,5 +82,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(text: str, code: int) -> int:
-    sys.stderr.write(f"kvdiag: error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"kvdiag: error: {harmless(' '.join(text.split()))}\n")
     return code

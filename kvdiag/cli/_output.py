@@ -3,7 +3,7 @@
 import logging
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -27,18 +27,49 @@ def configure_logging(verbosity: int) -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
+def harmless(text: str) -> str:
+    r"""Return the text with control characters made visible (`\x1b`): what was read may not steer the terminal."""
+    return text.translate(_VISIBLE)
+
+
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def degrade() -> None:
+    """Let a character that an output's encoding lacks become `?`: a verdict is never lost to a locale."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
 def stdout() -> "Console":
     """Return the console of standard output; plain text where that is not a terminal."""
-    from rich.console import Console
-
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def stderr() -> "Console":
     """Return the console of standard error, for progress and notes."""
-    from rich.console import Console
+    return _console(sys.stderr)
 
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+def _console(stream: TextIO) -> "Console":
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.segment import Segment
+
+    class Harmless:
+        def __init__(self, content: RenderableType) -> None:
+            self.content = content
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for segment in console.render(self.content, options):
+                yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+    class HarmlessConsole(Console):
+        def print(self, *objects: Any, **settings: Any) -> None:
+            super().print(*(part if isinstance(part, str) else Harmless(part) for part in objects), **settings)
+
+    return HarmlessConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 
 def require(module: str, extra: str, command: str) -> None:

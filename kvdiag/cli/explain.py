@@ -40,7 +40,13 @@ def explain(
         raise UsageError("CODE: name a check, for example kvdiag explain GID001, or give --list")
     page = pages.get(code.upper())
     if page is None:
-        raise UsageError(f"CODE: no check is called {code!r}; known: {', '.join(sorted(pages))}")
+        family = sorted(
+            name for name in pages if name.startswith(code.upper().rstrip("0123456789")) and code[:1].isalpha()
+        )
+        hint = f"this family has {', '.join(family)}" if family else "kvdiag explain --list shows all of them"
+        if "." in code:
+            hint = "causes such as this are explained by kvdiag diagnose --explain and docs/diagnose.md"
+        raise UsageError(f"CODE: no check is called {code!r}; {hint}")
     text = page.read_text()
     console = stdout()
     if console.is_terminal:

@@ -1,5 +1,9 @@
 """The text form of a demo: what was done against what was found, and where to look further."""
 
+import shutil
+import sys
+from pathlib import Path
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -8,6 +12,7 @@ from kvdiag.model.demo import DemoDocument
 from kvdiag.report.diagnosis_text import seconds
 
 SHOWN_CAUSES = 4
+SMALLEST_SHOWN_SHARE = 5e-4
 
 
 def render(demo: DemoDocument) -> RenderableType:
@@ -23,6 +28,20 @@ def render(demo: DemoDocument) -> RenderableType:
                 f"{seconds(cause.excess_mean_s)} ({seconds(low_s)} to {seconds(high_s)})",
                 f"{cause.share_of_variance:.0%} ({cause.share_low:.0%} to {cause.share_high:.0%})",
             )
+        parts += [Text(""), table]
+    if demo.diagnosis.stages:
+        table = _table("stage", "before", "after", "share of Var(TTFT)")
+        for stage in demo.diagnosis.stages:
+            if stage.stage == "unaccounted" and abs(stage.share_of_variance) < SMALLEST_SHOWN_SHARE:
+                continue
+            before_s = stage.mean_baseline_s
+            table.add_row(
+                stage.stage,
+                "" if before_s is None else f"{before_s * 1e3:.1f} ms",
+                f"{stage.mean_incident_s * 1e3:.1f} ms",
+                f"{stage.share_of_variance:.1%} ({stage.share_low:.0%} to {stage.share_high:.0%})",
+            )
+        table.add_row("sum", "", "", f"{sum(stage.share_of_variance for stage in demo.diagnosis.stages):.1%}")
         parts += [Text(""), table]
     parts += [Text(""), _further(demo)]
     return Group(*parts)
@@ -42,6 +61,8 @@ def _verdict(demo: DemoDocument) -> Table:
         change = f" ({after.mean_s / before.mean_s - 1:+.0%})" if before.mean_s > 0 else ""
         ttft = f"mean {before.mean_s * 1e3:.1f} → {after.mean_s * 1e3:.1f} ms{change}, "
         table.add_row("TTFT", f"{ttft}p99 {before.p99_s * 1e3:.0f} → {after.p99_s * 1e3:.0f} ms")
+        spread = f"{before.variance_s2**0.5 * 1e3:.1f} → {after.variance_s2**0.5 * 1e3:.1f} ms"
+        table.add_row("", f"standard deviation {spread}")
         table.add_row("requests", f"{before.requests} before, {after.requests} after ({demo.diagnosis.data.split})")
     elif after is not None:
         table.add_row("TTFT", f"mean {after.mean_s * 1e3:.1f} ms, p99 {after.p99_s * 1e3:.0f} ms throughout")
@@ -57,8 +78,11 @@ def _further(demo: DemoDocument) -> Text:
         text.append(f"  {line}\n", "dim")
     text.append("The recording is in ", "bold").append(f"{demo.bundle}\n")
     text.append("Look further:\n", "bold")
-    text.append(f"  kvdiag diagnose {demo.bundle} --explain\n")
-    text.append(f"  kvdiag demo --fault random --seed {demo.seed}   the same workload again, another fault")
+    started = Path(sys.argv[0])
+    program = str(started) if started.name == "kvdiag" and not shutil.which("kvdiag") else "kvdiag"
+    text.append(f"  {program} diagnose {demo.bundle} --explain\n")
+    text.append(f"  {program} demo --fault {'none' if demo.fault_injected != 'none' else 'link'} --seed {demo.seed}   ")
+    text.append("the same requests with another fault")
     for note in demo.notes:
         text.append(f"\nNote: {note}", "yellow")
     return text

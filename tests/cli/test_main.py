@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import typer
+from rich.text import Text
 
 from kvdiag import __version__
 from kvdiag.cli import _main as cli_main
 from kvdiag.cli import main
+from kvdiag.cli._output import stdout
 from kvdiag.errors import InputError, KvdiagError, UnavailableError, UndeterminedError, UsageError
 from kvdiag.model.exit_code import ExitCode
 
@@ -116,3 +118,20 @@ def test_a_closed_pipe_is_no_error() -> None:
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_locale_without_the_characters_never_costs_the_output() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvdiag", "--help"],
+        capture_output=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"could not determine" in done.stdout
+
+
+def test_what_was_read_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout().print(Text("host \x1b[31mred\x1b]0;title\x07 \x9b31m end"))
+    out = capsys.readouterr().out
+    assert "\\x1b[31mred" in out
+    assert not any(ord(character) < 0x20 and character != "\n" for character in out)
+    assert "\x9b" not in out

@@ -21,6 +21,8 @@ from kvdiag_probes.demo.workers import Worker
 START_WITHIN_S = 45.0
 DRAIN_WITHIN_S = 45.0
 SCRAPE_INTERVAL_S = 1.0
+MINIMUM_REQUESTS = 200
+"""A diagnosis needs 120 and names a cause with confidence from about 200 (the evaluation in docs/diagnose.md)."""
 
 Say = Callable[[str], None]
 Progress = Callable[[float, int], None]
@@ -80,6 +82,15 @@ def plan(
     impossible = faults.unavailable(fault, chosen, link)
     if impossible is not None:
         raise UndeterminedError(f"--fault {fault} is not possible here: {impossible.missing}")
+    if rate * duration_s < MINIMUM_REQUESTS:
+        raise UsageError(
+            f"--rate {rate:g} for --duration {duration_s:g} is {rate * duration_s:.0f} requests; a diagnosis needs "
+            f"{MINIMUM_REQUESTS}: give a --duration of {MINIMUM_REQUESTS / rate:.0f} or more"
+        )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}; name a folder that can be made") from error
     bundle = output / time.strftime("bundle-%Y%m%d-%H%M%S")
     if bundle.exists():
         raise UsageError(f"--output {output}: {bundle} exists already; try again")
