@@ -15,10 +15,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev lint
 	./tools/apt-install $(TEST_PACKAGES)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto -m "not component and not lab"
+	$(BIN)/pytest -m "component or lab"
 
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -m "not component and not lab"
+	$(BIN)/pytest --numprocesses auto -m "not component and not lab"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
