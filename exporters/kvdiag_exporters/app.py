@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from kvdiag.errors import InputError
+from kvdiag.errors import InputError, UndeterminedError
 from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, engines, split_listen
@@ -39,19 +39,22 @@ def collect_once(config: Config) -> Collection:
 def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serve and record until SIGTERM or SIGINT; UnavailableError where the address cannot be listened on.
 
-    `announce` is called once with a line for a person, when metrics are served.
+    `announce` is called once with a line for a person, when metrics are served. UndeterminedError at the end where
+    lines of the recording were lost.
     """
     setup, scraper = build(config)
     host, port = split_listen(config.listen)
-    if config.address_file is not None:
-        Path(config.address_file).unlink(missing_ok=True)
-    server = HttpServer(host, port, scraper, setup.clock.monotonic_s)
-    recorder = None
+    recorder: Recorder | None = None
+    server = HttpServer(
+        host, port, scraper, setup.clock.monotonic_s, lambda: None if recorder is None else recorder.status()
+    )
     if config.recorder is not None:
         recorder = Recorder(
             Path(config.recorder.path), setup.node, setup.engines, setup.stream, config.interval_s,
             config.recorder.incident_start_s,
         )  # fmt: skip
+    if config.address_file is not None:  # only now: it may be that of the exporter that has the port or the bundle
+        Path(config.address_file).unlink(missing_ok=True)
     with _stop_on_signals() as stop:
         first = scraper.collect(fresh=True)
         if recorder is not None:
@@ -59,12 +62,18 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
         server.start()
         if config.address_file is not None:
             _write_address(Path(config.address_file), server.address)
-        announce(f"serving http://{server.address}/metrics")
+        where = "" if recorder is None else f"; {recorder.describe()}"
+        announce(f"serving http://{server.address}/metrics{where}")
         if recorder is not None or setup.stream.followers:
             _record_until(stop, scraper, recorder, config.interval_s)
         else:
             stop.wait()
         _finish(server, setup, scraper, recorder)
+    if setup.stream.lost_lines:
+        raise UndeterminedError(
+            f"recorder: {setup.stream.lost_lines} lines could not be recorded or were removed with their files; "
+            "what diagnose finds in this bundle is incomplete"
+        )
 
 
 def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | None) -> None:

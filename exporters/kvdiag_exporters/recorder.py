@@ -2,9 +2,8 @@
 
 import logging
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,21 @@ from kvdiag.errors import InputError
 from kvdiag.model.bundle import BundleEvent
 from kvdiag.model.transfer import TransferRecord
 from kvdiag_exporters import events
+from kvdiag_exporters.bundle_folder import SCHEMA, BundleFolder
 from kvdiag_exporters.catalog import Buckets, Recorded, Sample
 from kvdiag_exporters.collectors.base import Engine
 from kvdiag_exporters.scraper import Collection
 from kvdiag_exporters.stream import RecordStream
 
 _log = logging.getLogger(__name__)
-SCHEMA = "kvdiag.bundle/1"
+_FOLDER = "."
 
 
 class Recorder:
     """Appends to the bundle in a folder; what an earlier run left there is kept, and its requests are not repeated.
 
-    A disk that is full or gone never stops the exporter: what could not be written is counted in `stream.lost_lines`.
+    A disk that is full or gone never stops the exporter: what could not be written, or was written and then removed,
+    is counted in `stream.lost_lines`; it is logged when that begins and when it ends.
     """
 
     def __init__(
@@ -40,50 +41,78 @@ class Recorder:
         incident_start_s: float | None = None,
     ) -> None:
         self._stream = stream
-        self._folder = folder
         self._engines = {engine.name: engine.node for engine in engines}
         self._roles = _roles(engines) or {node: "both"}
         self._before: events.Values = {}
-        self._metrics: dict[str, dict[str, str]] = {}
-        self._incident_start_s = incident_start_s
         self._interval_s = interval_s
-        self._created = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._writing = threading.RLock()
+        self._problems: dict[str, str] = {}
+        self._gone = ""
+        self._closed = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._requests = _Lines(folder / "requests.jsonl")
-            self._counters = _Lines(folder / "counters.jsonl")
-            self._events = _Lines(folder / "events.jsonl")
-            for request_id in _request_ids(folder / "requests.jsonl"):
+            self._bundle = BundleFolder(folder)
+            for request_id in self._bundle.request_ids():
                 stream.remember(request_id)
-            self._write_meta()
+            found = self._bundle.meta
+            self._metrics = dict(found.metrics)
+            self._incident_start_s = found.incident_start_s if incident_start_s is None else incident_start_s
+            self._nodes = found.nodes | {name: {"role": role} for name, role in self._roles.items()}
+            self._bundle.write_meta(self._meta())
         except OSError as error:
             raise InputError(f"recorder.path: {error.filename or folder}: {error.strerror}") from None
+        except InputError as error:
+            raise InputError(f"recorder.path: {error}") from None
         stream.add_sink(self.write_records)
+
+    @property
+    def problem(self) -> str:
+        """Why what is observed is not being recorded now; empty where it is."""
+        return next(iter(self._problems.values()), "")
+
+    def status(self) -> dict[str, Any]:
+        """Return where it records, whether that works now, and how many lines were lost so far."""
+        problem = self.problem
+        return {
+            "path": str(self._bundle.path),
+            "recording": problem == "",
+            "problem": problem,
+            "lost_lines": self._stream.lost_lines,
+        }
+
+    def describe(self) -> str:
+        """Return in a few words where it records, what it continues, and what it cut off there."""
+        bundle = self._bundle
+        text = f"recording into {bundle.path}, "
+        text += "a new bundle" if not bundle.continued else f"continuing a bundle of {bundle.requests} requests"
+        return text + "".join(f"; dropped the cut-off last line of {name}" for name in bundle.cut)
 
     def write_records(self, records: Sequence[TransferRecord]) -> None:
         """Append requests; columns that were not observed, and values no clock can give, are left out."""
         rows = ({key: value for key, value in _fields(record) if _possible(value)} for record in records)
-        self._append(self._requests, rows)
+        self._append("requests.jsonl", rows)
 
     def write(self, collection: Collection) -> None:
         """Append the counters of a collection, and the events since the one before."""
-        self._append(self._counters, self._counter_rows(collection))
+        known = len(self._metrics)
+        rows = list(self._counter_rows(collection))
+        self._append("counters.jsonl", rows)
+        if len(self._metrics) != known or "meta.json" in self._problems:
+            self._write_meta()
         after = events.values(collection.samples)
         found = events.differences(self._before, after, collection.time_s)
-        rows = [{key: value for key, value in _fields(event) if value is not None} for event in found]
-        self._append(self._events, (row for row in rows if row.get("node") in self._roles))
+        changes = [{key: value for key, value in _fields(event) if value is not None} for event in found]
+        self._append("events.jsonl", (row for row in changes if row.get("node") in self._roles))
         self._before = after
 
     def close(self) -> None:
-        """Close the files and write meta.json a last time."""
-        for finish in (self._requests.close, self._counters.close, self._events.close, self._write_meta):
-            try:
-                finish()
-            except OSError as error:
-                _log.error("%s: %s", error.filename or self._folder, error.strerror)
+        """Write meta.json a last time and close the files."""
+        with self._writing:
+            if not self._closed:
+                self._write_meta()
+                self._closed = True
+                self._bundle.close()
 
     def _counter_rows(self, collection: Collection) -> Iterator[dict[str, Any]]:
-        known = len(self._metrics)
         sums: dict[tuple[str, str | None, str], float] = {}
         for sample, recorded, node in _chosen(collection.samples, self._engines, self._roles):
             labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
@@ -92,86 +121,66 @@ class Recorder:
             sums[key] = sums.get(key, 0.0) + _number(sample.value, recorded) * recorded.scale
             kind = "gauge" if sample.metric.kind == "gauge" else "counter"
             self._metrics.setdefault(recorded.name, {"kind": kind, "unit": recorded.unit})
-        if len(self._metrics) != known:
-            self._write_meta()
         for (node, device, name), value in sums.items():
             yield {"time_s": collection.time_s, "node": node, "device": device, "metric": name, "value": value}
 
-    def _append(self, lines: "_Lines", rows: Iterator[dict[str, Any]]) -> None:
-        count = 0
-        try:
-            encoded = [msgspec.json.encode(row) for row in rows]
-            count = len(encoded)
-            lines.append(encoded)
-        except OSError as error:
-            self._stream.lost_lines += count
-            _log.error("%s: %s; %d lines lost so far", lines.path, error.strerror, self._stream.lost_lines)
+    def _append(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        encoded = [msgspec.json.encode(row) for row in rows]
+        with self._writing:
+            if self._ready(len(encoded)) and encoded:
+                self._try(name, lambda: self._bundle.append(name, encoded), len(encoded))
 
     def _write_meta(self) -> None:
-        document = {
+        with self._writing:
+            if self._ready(0):
+                self._try("meta.json", lambda: self._bundle.write_meta(self._meta()), 0)
+
+    def _ready(self, lines: int) -> bool:
+        """Begin the bundle anew where it was removed or moved away; where that fails, that many lines are lost."""
+        return not self._closed and self._try(_FOLDER, self._go_on_where_removed, lines)
+
+    def _go_on_where_removed(self) -> None:
+        gone = self._bundle.abandon()
+        if gone is not None:
+            self._gone, lost = gone
+            self._stream.lost_lines += lost
+        if not self._bundle.is_open:
+            self._bundle.reopen()
+            if _FOLDER not in self._problems:
+                _log.warning("%s; %s; recording into it anew", self._gone, self._lost())
+
+    def _try(self, name: str, action: Callable[[], None], lines: int) -> bool:
+        """Do it and return whether it worked; log where the first problem begins and where the last one ends."""
+        try:
+            action()
+        except (OSError, InputError) as error:
+            self._stream.lost_lines += lines
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"{error.filename or self._bundle.path / name}: {error.strerror}"
+            if name == _FOLDER and self._gone:
+                text = f"{self._gone}, and cannot be made again: {text}"
+            if not self._problems:
+                _log.error("%s; %s, and more until this ends", text, self._lost())
+            self._problems[name] = text
+            return False
+        if self._problems.pop(name, None) is not None and not self._problems:
+            _log.warning("%s: recording again; %s", self._bundle.path, self._lost())
+        return True
+
+    def _lost(self) -> str:
+        return f"{self._stream.lost_lines} lines lost so far"
+
+    def _meta(self) -> dict[str, Any]:
+        return {
             "schema": SCHEMA,
-            "created": self._created,
+            "created": self._bundle.meta.created,
             "source": {"program": "kvdiag exporter", "version": kvdiag.__version__, "interval_s": self._interval_s},
-            "nodes": {name: {"role": role} for name, role in self._roles.items()},
+            "nodes": self._nodes,
             "metrics": self._metrics,
             "sampling": 1,
             "incident_start_s": self._incident_start_s,
         }
-        path = self._folder / "meta.json"
-        beside = path.with_suffix(".json.new")
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-        beside.replace(path)
-
-
-class _Lines:
-    """A file of lines: a part of a line that a crash left at its end is cut off, then only whole lines are added."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = _end_of_last_line(self._file)
-        os.ftruncate(self._file, self._size)
-
-    def append(self, rows: list[bytes]) -> None:
-        """Write all rows; OSError where that fails, and then none of them is left in the file."""
-        data = b"".join(row + b"\n" for row in rows)
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(data)
-
-    def close(self) -> None:
-        # No fsync: on a busy disk it takes longer than a process may take to end, and only a power failure needs it.
-        file, self._file = self._file, -1
-        os.close(file)
-
-
-def _end_of_last_line(file: int) -> int:
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
-def _request_ids(path: Path) -> Iterator[str]:
-    class Row(msgspec.Struct):
-        request_id: str
-
-    decoder = msgspec.json.Decoder(Row)
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                yield decoder.decode(line).request_id
-            except msgspec.MsgspecError:
-                continue
 
 
 def _roles(engines: Sequence[Engine]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import make_wsgi_app
 
-from kvdiag.errors import UnavailableError
+from kvdiag.errors import UnavailableError, UsageError
 from kvdiag_exporters.exposition import registry
 from kvdiag_exporters.scraper import Scraper
 
@@ -25,16 +25,28 @@ _PAGE = b"""<!doctype html><title>kvdiag exporter</title><h1>kvdiag exporter</h1
 
 
 class HttpServer:
-    """Serves until `stop`; `address` is HOST:PORT as bound, `ready` the answer to whether it may be sent traffic."""
+    """Serves until `stop`; `address` is HOST:PORT as bound. `recording` says how the recorder fares."""
 
-    def __init__(self, host: str, port: int, scraper: Scraper, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        scraper: Scraper,
+        monotonic_s: Callable[[], float],
+        recording: Callable[[], Mapping[str, object] | None] = lambda: None,
+    ) -> None:
         self._scraper = scraper
         self._monotonic_s = monotonic_s
+        self._recording = recording
         self._metrics = make_wsgi_app(registry(scraper, monotonic_s))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         server_class = type("Server", (_Server,), {"address_family": family})
         try:
             self._server: _Server = server_class((host, port), _Handler)
+        except socket.gaierror:
+            raise UsageError(
+                f"listen: {host!r} is no address and no name known here; give an address of this host, or 127.0.0.1"
+            ) from None
         except OSError as error:
             raise UnavailableError(_cannot_listen(host, port, error)) from error
         self._server.set_app(self._answer)
@@ -71,6 +83,7 @@ class HttpServer:
         document = {
             "ready": last is not None,
             "last_collection_age_s": None if last is None else round(now_s - last.monotonic_s, 3),
+            "recorder": self._recording(),
             "collectors": {
                 name: {
                     "success": outcome.error == "",

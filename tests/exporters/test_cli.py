@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,6 +122,52 @@ def test_a_taken_port_is_told_in_one_line() -> None:
         )
     assert done.returncode == 69
     assert re.fullmatch(rf"kvdiag: error: listen: 127\.0\.0\.1:{port} is taken by another program.*\n", done.stderr)
+
+
+@pytest.mark.component
+def test_a_removed_recording_is_told_everywhere_and_ends_in_3(tmp_path: Path) -> None:
+    records = tmp_path / "requests.jsonl"
+    records.write_text('{"request_id": "a", "arrival_s": 1.5}\n')
+    text = """interval_s = 0.2
+    [[engines]]
+    name = "demo"
+    records = "requests.jsonl"
+    [recorder]
+    path = "bundle"
+    """
+    with exporter(tmp_path, text) as (process, url):
+        assert json.loads(get(f"{url}/healthz")[1])["recorder"]["lost_lines"] == 0
+        shutil.rmtree(tmp_path / "bundle")
+        deadline = time.monotonic() + FEW_S
+        while (health := json.loads(get(f"{url}/healthz")[1])["recorder"])["lost_lines"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert health["recording"] is True
+        while value(get(f"{url}/metrics")[1], "kvdiag_recorder_lost_lines_total") == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        second = subprocess.run(
+            [*COMMAND, "--config", str(tmp_path / "exporter.toml")],
+            capture_output=True, text=True, timeout=FEW_S, check=False,
+        )  # fmt: skip
+        assert second.returncode == 64
+        assert second.stderr.count("\n") == 1
+        assert f"another exporter (pid {process.pid}) records into it" in second.stderr
+        assert (tmp_path / "address").read_text().strip() == url.removeprefix("http://")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=FEW_S)
+        assert process.returncode == 3
+    lines = errors.splitlines()
+    assert [sum(part in line for line in lines) for part in ("serving", "was removed", "kvdiag: error: recorder:")] == [
+        1, 1, 1,
+    ]  # fmt: skip
+    assert len(lines) == 3
+    assert (tmp_path / "bundle/counters.jsonl").stat().st_size > 0
+
+
+def test_an_unknown_host_to_listen_on_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exporter", "--listen", "no-such-host.invalid:0"]) == 64
+    assert "'no-such-host.invalid' is no address and no name known here" in capsys.readouterr().err
 
 
 def test_a_wrong_field_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

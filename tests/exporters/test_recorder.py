@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ def test_a_second_run_goes_on_where_a_crash_left_off(tmp_path: Path) -> None:
 
 
 def test_meta_is_there_from_the_start(tmp_path: Path) -> None:
-    recorder_in(tmp_path / "bundle", RecordStream(), incident_start_s=4.0)
+    recorder_in(tmp_path / "bundle", RecordStream(), incident_start_s=4.0).close()
     meta = json.loads((tmp_path / "bundle/meta.json").read_text())
     assert (meta["schema"], meta["sampling"], meta["incident_start_s"]) == ("kvdiag.bundle/1", 1, 4.0)
 
@@ -188,3 +189,137 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"recorder\.path: .*/file/bundle: Not a directory"):
         recorder_in(tmp_path / "file/bundle", RecordStream())
+    with pytest.raises(InputError, match=r"recorder\.path: .*/file is a file, not a folder"):
+        recorder_in(tmp_path / "file", RecordStream())
+
+
+def record(name: str) -> list[TransferRecord]:
+    return [TransferRecord(request_id=name, arrival_s=1.0)]
+
+
+def test_a_removed_folder_is_made_again_and_what_went_with_it_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, stream = tmp_path / "bundle", RecordStream()
+    recorder = recorder_in(folder, stream)
+    recorder.write_records([*record("a"), *record("b")])
+    shutil.rmtree(folder)
+    recorder.write_records(record("c"))
+    recorder.write_records(record("d"))
+    assert [row["request_id"] for row in rows(folder / "requests.jsonl")] == ["c", "d"]
+    assert json.loads((folder / "meta.json").read_text())["schema"] == "kvdiag.bundle/1"
+    assert (stream.lost_lines, recorder.status()["lost_lines"]) == (2, 2)
+    (line,) = caplog.messages
+    assert line == f"{folder} was removed while it was recorded; 2 lines lost so far; recording into it anew"
+    recorder.close()
+    assert stream.lost_lines == 2
+
+
+def test_where_the_folder_cannot_be_made_again_it_says_so_once_and_goes_on_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, stream = tmp_path / "run/bundle", RecordStream()
+    recorder = recorder_in(folder, stream)
+    recorder.write_records(record("a"))
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").write_text("in the way")
+    for name in "bc":
+        recorder.write_records(record(name))
+    assert (recorder.status()["recording"], stream.lost_lines) == (False, 3)
+    assert f"{folder} was removed while it was recorded, and cannot be made again" in recorder.problem
+    assert len(caplog.messages) == 1
+    (tmp_path / "run").unlink()
+    recorder.write_records(record("d"))
+    assert (recorder.status()["recording"], stream.lost_lines) == (True, 3)
+    assert caplog.messages[1:] == [f"{folder}: recording again; 3 lines lost so far"]
+    recorder.close()
+    assert [row["request_id"] for row in rows(folder / "requests.jsonl")] == ["d"]
+
+
+def test_a_bundle_that_was_moved_away_keeps_its_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, stream = tmp_path / "bundle", RecordStream()
+    recorder = recorder_in(folder, stream)
+    recorder.write_records(record("a"))
+    folder.rename(tmp_path / "old")
+    recorder.write_records(record("b"))
+    recorder.close()
+    assert stream.lost_lines == 0
+    assert "was moved away" in caplog.text
+    assert [row["request_id"] for row in rows(tmp_path / "old/requests.jsonl")] == ["a"]
+    assert [row["request_id"] for row in rows(folder / "requests.jsonl")] == ["b"]
+
+
+def test_a_removed_meta_is_written_again(tmp_path: Path) -> None:
+    folder, stream = tmp_path / "bundle", RecordStream()
+    recorder = recorder_in(folder, stream)
+    before = (folder / "meta.json").read_bytes()
+    (folder / "meta.json").unlink()
+    recorder.write_records(record("a"))
+    assert (folder / "meta.json").read_bytes() == before
+    assert stream.lost_lines == 0
+    recorder.close()
+
+
+def test_counters_go_on_where_meta_cannot_be_written(
+    setup: Setup, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scraper = Scraper(create_all(setup), setup.clock)
+    recorder = Recorder(tmp_path / "bundle", "host-a", (), setup.stream, 1.0)
+    (tmp_path / "bundle/meta.json.new").mkdir()
+    recorder.write(scraper.collect())
+    assert "meta.json.new: Is a directory" in recorder.problem
+    (tmp_path / "bundle/meta.json.new").rmdir()
+    recorder.write(scraper.collect(fresh=True))
+    recorder.close()
+    assert (recorder.problem, setup.stream.lost_lines, len(caplog.messages)) == ("", 0, 2)
+    assert {row["metric"] for row in rows(tmp_path / "bundle/counters.jsonl")} <= set(
+        json.loads((tmp_path / "bundle/meta.json").read_text())["metrics"]
+    )
+
+
+def test_a_second_recorder_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    first = recorder_in(folder, RecordStream())
+    with pytest.raises(InputError, match=rf"recorder\.path: .*/bundle: another exporter \(pid {os.getpid()}\) records"):
+        recorder_in(folder, RecordStream())
+    first.write_records(record("a"))
+    first.close()
+    second = recorder_in(folder, RecordStream())
+    assert second.describe() == f"recording into {folder}, continuing a bundle of 1 requests"
+    second.close()
+
+
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("meta.json", '{"schema": "kvdiag.bundle/99"}', "its schema is 'kvdiag.bundle/99'"),
+    ("meta.json", "hi", "not the meta.json of a bundle"),
+    ("meta.json", "[]", "not the meta.json of a bundle"),
+    ("requests.jsonl", "hi", "no meta.json beside it"),
+    ("events.jsonl", "hi\n", "no meta.json beside it"),
+])  # fmt: skip
+def test_what_is_no_bundle_is_refused_and_left_as_it_is(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        recorder_in(tmp_path, RecordStream())
+    assert str(caught.value).startswith(f"recorder.path: {tmp_path / name}: ")
+    assert message in str(caught.value)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
+def test_a_foreign_end_of_a_file_is_not_cut_off(tmp_path: Path) -> None:
+    recorder_in(tmp_path, RecordStream()).close()
+    (tmp_path / "requests.jsonl").write_text("hi")
+    with pytest.raises(InputError, match=r"requests\.jsonl: its last line is not JSON"):
+        recorder_in(tmp_path, RecordStream())
+    assert (tmp_path / "requests.jsonl").read_text() == "hi"
+
+
+def test_a_continued_bundle_keeps_what_its_meta_said(tmp_path: Path) -> None:
+    recorder_in(tmp_path, RecordStream(), incident_start_s=4.0).close()
+    before = json.loads((tmp_path / "meta.json").read_text())
+    (tmp_path / "counters.jsonl").write_text('{"time_s": 1')
+    recorder = Recorder(tmp_path, "host-a", (), RecordStream(), 1.0)
+    assert recorder.describe().endswith("of 0 requests; dropped the cut-off last line of counters.jsonl")
+    recorder.close()
+    after = json.loads((tmp_path / "meta.json").read_text())
+    assert (after["created"], after["incident_start_s"]) == (before["created"], 4.0)
+    assert after["nodes"] == before["nodes"] | {"host-a": {"role": "both"}}
