@@ -360,7 +360,4 @@ def _half_bytes(settings: ProbeSettings) -> int:
 
 
 def _slots(settings: ProbeSettings, size: int) -> int:
-    return max(
-        slot_count(size, settings.queue_depth, settings.iterations or 1 << 30),
-        slot_count(size, settings.queue_depth, max(1, settings.warmup)),
-    )
+    return slot_count(size, settings.queue_depth, settings.iterations or 1 << 30)
