@@ -6,14 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from kvdiag.errors import InputError, UndeterminedError
+from kvdiag.errors import InputError, KvdiagError, UndeterminedError
 from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup, create_all
-from kvdiag_exporters.config import Config, engines, split_listen
+from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
@@ -36,32 +36,39 @@ def collect_once(config: Config) -> Collection:
     return scraper.collect()
 
 
-def run(config: Config, announce: Callable[[str], None]) -> None:
+def run(
+    config: Config, announce: Callable[[str], None], *, file: Path | None = None, listen_from: str | None = None
+) -> None:
     """Serve and record until SIGTERM or SIGINT; UnavailableError where the address cannot be listened on.
 
-    `announce` is called once with a line for a person, when metrics are served. UndeterminedError at the end where
+    `announce` is called once with a line for a person, when metrics are served. Errors of a field name the `file` that
+    it is from, and those of the address `listen_from` instead, where that is given. UndeterminedError at the end where
     lines of the recording were lost.
     """
     setup, scraper = build(config)
     host, port = split_listen(config.listen)
     recorder: Recorder | None = None
-    server = HttpServer(
-        host, port, scraper, setup.clock.monotonic_s, lambda: None if recorder is None else recorder.status()
-    )
-    if config.recorder is not None:
-        recorder = Recorder(
-            Path(config.recorder.path), setup.node, setup.engines, setup.stream, config.interval_s,
-            config.recorder.incident_start_s,
-        )  # fmt: skip
-    if config.address_file is not None:  # only now: it may be that of the exporter that has the port or the bundle
-        Path(config.address_file).unlink(missing_ok=True)
-    with _stop_on_signals() as stop:
+    with ExitStack() as ending, _stop_on_signals() as stop:
+        with _naming(listen_from or ("listen" if file is None else f"{file}: listen")):
+            server = HttpServer(
+                host, port, scraper, setup.clock.monotonic_s, lambda: None if recorder is None else recorder.status()
+            )
+        ending.callback(server.stop)
+        if config.recorder is not None:
+            with _naming(file):
+                recorder = _recorder(config.recorder, setup, config.interval_s)
+            ending.callback(recorder.close)
+        if config.address_file is not None:
+            # Only now: before, it may be that of another exporter, which has the port or the bundle.
+            with _naming(file):
+                _remove_address(Path(config.address_file))
         first = scraper.collect(fresh=True)
         if recorder is not None:
             recorder.write(first)
         server.start()
         if config.address_file is not None:
-            _write_address(Path(config.address_file), server.address)
+            with _naming(file):
+                _write_address(Path(config.address_file), server.address)
         where = "" if recorder is None else f"; {recorder.describe()}"
         announce(f"serving http://{server.address}/metrics{where}")
         if recorder is not None or setup.stream.followers:
@@ -74,6 +81,10 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
             f"recorder: {setup.stream.lost_lines} lines could not be recorded or were removed with their files; "
             "what diagnose finds in this bundle is incomplete"
         )
+
+
+def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Recorder:
+    return Recorder(Path(config.path), setup.node, setup.engines, setup.stream, interval_s, config.incident_start_s)
 
 
 def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | None) -> None:
@@ -98,6 +109,15 @@ def _record_until(stop: threading.Event, scraper: Scraper, recorder: Recorder | 
 
 
 @contextmanager
+def _naming(source: Path | str | None) -> Iterator[None]:
+    """Put where a setting is from before what is wrong with it."""
+    try:
+        yield
+    except KvdiagError as error:
+        raise error if source is None else type(error)(f"{source}: {error}") from None
+
+
+@contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
     stop = threading.Event()
 
@@ -111,6 +131,13 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _remove_address(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"address_file: {path}: {error.strerror}") from None
 
 
 def _write_address(path: Path, address: str) -> None:

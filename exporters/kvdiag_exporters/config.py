@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from kvdiag.errors import InputError, UsageError
 from kvdiag_exporters.collectors.base import Engine
+from kvdiag_exporters.config_errors import explain
 
 DEFAULT_LISTEN = "127.0.0.1:9846"
 _LISTEN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
@@ -57,7 +58,7 @@ def load(path: Path) -> Config:
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_field(str(error))}") from None
+        raise InputError(f"{path}: {explain(error, Config)}") from None
     names = [engine.name for engine in config.engines]
     for name in names:
         if names.count(name) > 1:
@@ -68,7 +69,22 @@ def load(path: Path) -> Config:
         split_listen(config.listen)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
-    return _absolute(config, path.absolute().parent)
+    config = _absolute(config, path.absolute().parent)
+    for field, folder, what in (
+        ("root", config.root, "is no folder; name the one where the host's file system is seen"),
+        (
+            "address_file",
+            config.address_file and str(Path(config.address_file).parent),
+            "is no folder; create it first",
+        ),
+    ):
+        if folder is not None and not Path(folder).is_dir():
+            raise InputError(f"{path}: {field}: {folder} {what}")
+    if config.address_file is not None and Path(config.address_file).is_dir():
+        raise InputError(f"{path}: address_file: {config.address_file} is a folder; name a file in it")
+    if config.recorder is not None and Path(config.recorder.path).is_file():
+        raise InputError(f"{path}: recorder.path: {config.recorder.path} is a file, not a folder")
+    return config
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -94,18 +110,13 @@ def engines(config: Config, node: str) -> tuple[Engine, ...]:
     )
 
 
-def _with_field(text: str) -> str:
-    """Turn msgspec's "… - at `$.engines[0].pid`" into "engines[0].pid: …"."""
-    what, found, where = text.rpartition(" - at `$")
-    return f"{where.rstrip('`').lstrip('.')}: {what}" if found else text
-
-
 def _absolute(config: Config, base: Path) -> Config:
     def place(path: str | None) -> str | None:
         return None if path is None else str(base / path)
 
     return msgspec.structs.replace(
         config,
+        root=str(base / config.root),
         address_file=place(config.address_file),
         engines=tuple(
             msgspec.structs.replace(one, nixl_telemetry=place(one.nixl_telemetry), records=place(one.records))

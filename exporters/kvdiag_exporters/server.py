@@ -45,7 +45,7 @@ class HttpServer:
             self._server: _Server = server_class((host, port), _Handler)
         except socket.gaierror:
             raise UsageError(
-                f"listen: {host!r} is no address and no name known here; give an address of this host, or 127.0.0.1"
+                f"{host!r} is no address and no name known here; give an address of this host, or 127.0.0.1"
             ) from None
         except OSError as error:
             raise UnavailableError(_cannot_listen(host, port, error)) from error
@@ -60,7 +60,8 @@ class HttpServer:
 
     def stop(self) -> None:
         """Take no new request; those being answered end with the process at the latest."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
         self._server.server_close()
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -136,7 +137,7 @@ def _reply(start_response: StartResponse, status: str, kind: str, body: bytes) -
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"listen: {host}:{port} is taken by another program; stop it, or choose another port with --listen"
+        return f"{host}:{port} is taken by another program; stop it, or choose another port (0: any free one)"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"listen: {host} is no address of this host; choose one of its own, or 127.0.0.1"
-    return f"listen: cannot listen on {host}:{port}: {error.strerror or error}"
+        return f"{host} is no address of this host; choose one of its own, or 127.0.0.1"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

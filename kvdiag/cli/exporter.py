@@ -48,7 +48,12 @@ def exporter(
         settings = msgspec.structs.replace(settings, listen=listen)
     if once or format_ is Format.JSON:
         return _print_once(app.collect_once(settings), format_)
-    app.run(settings, lambda line: print(f"kvdiag exporter: {line}", file=sys.stderr, flush=True))  # noqa: T201
+    app.run(
+        settings,
+        lambda line: print(f"kvdiag exporter: {line}", file=sys.stderr, flush=True),  # noqa: T201
+        file=config,
+        listen_from=None if listen is None else "--listen",
+    )
     return 0
 
 

@@ -121,7 +121,7 @@ def test_a_taken_port_is_told_in_one_line() -> None:
             [*COMMAND, "--listen", f"127.0.0.1:{port}"], capture_output=True, text=True, timeout=FEW_S, check=False
         )
     assert done.returncode == 69
-    assert re.fullmatch(rf"kvdiag: error: listen: 127\.0\.0\.1:{port} is taken by another program.*\n", done.stderr)
+    assert re.fullmatch(rf"kvdiag: error: --listen: 127\.0\.0\.1:{port} is taken by another program.*\n", done.stderr)
 
 
 @pytest.mark.component
@@ -168,6 +168,17 @@ def test_a_removed_recording_is_told_everywhere_and_ends_in_3(tmp_path: Path) ->
 def test_an_unknown_host_to_listen_on_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exporter", "--listen", "no-such-host.invalid:0"]) == 64
     assert "'no-such-host.invalid' is no address and no name known here" in capsys.readouterr().err
+
+
+def test_what_the_recorder_refuses_names_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/meta.json").write_text('{"schema": "kvdiag.bundle/99"}')
+    path = tmp_path / "exporter.toml"
+    path.write_text('listen = "127.0.0.1:0"\n[recorder]\npath = "bundle"\n')
+    assert main(["exporter", "--config", str(path)]) == 64
+    assert capsys.readouterr().err.startswith(
+        f"kvdiag: error: {path}: recorder.path: {tmp_path}/bundle/meta.json: its schema is 'kvdiag.bundle/99'"
+    )
 
 
 def test_a_wrong_field_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

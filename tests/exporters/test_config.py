@@ -18,12 +18,14 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_file_and_nodes_default_to_the_host(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
     config = load(
         written(
             tmp_path,
             """
             listen = "[::1]:0"
             address_file = "run/address"
+            root = "run"
             interval_s = 5
             [[engines]]
             name = "a"
@@ -41,6 +43,7 @@ def test_paths_are_relative_to_the_file_and_nodes_default_to_the_host(tmp_path: 
         )
     )
     assert config.address_file == str(tmp_path / "run/address")
+    assert config.root == str(tmp_path / "run")
     assert config.recorder is not None
     assert (config.recorder.path, config.recorder.incident_start_s) == (str(tmp_path / "bundle"), 12.0)
     first, second = engines(config, "host-a")
@@ -54,10 +57,18 @@ def test_paths_are_relative_to_the_file_and_nodes_default_to_the_host(tmp_path: 
     ('listen = "9846"', "listen is '9846'; give ADDR:PORT"),
     ('listen = "host:70000"', "give ADDR:PORT"),
     ("interval_s = 0", "interval_s: Expected `float` >= 0.05"),
-    ("intervall_s = 1", "toml: Object contains unknown field `intervall_s`"),
+    ("intervall_s = 1", "toml: unknown field `intervall_s`; did you mean `interval_s`?"),
+    ("zzz = 1", "toml: unknown field `zzz`; the fields here are listen, address_file, "),
+    ('[[engines]]\nname = "a"\nrecord = "r"', "engines[0]: unknown field `record`; did you mean `records`?"),
+    ('[recorder]\npaht = "b"', "recorder: unknown field `paht`; did you mean `path`?"),
+    ('[engines]\nname = "a"', "engines: write each as a table of its own, headed [[engines]] and not [engines]"),
+    ('root = "/nonexist"', "root: /nonexist is no folder"),
+    ('address_file = "none/address"', "none is no folder; create it first"),
+    ('address_file = "."', "is a folder; name a file in it"),
+    ('[recorder]\npath = "exporter.toml"', "exporter.toml is a file, not a folder"),
     ("[[engines]]", "engines[0]: Object missing required field `name`"),
     ('[[engines]]\nname = "a"\npid = "me"', "engines[0].pid: Expected `int | null`, got `str`"),
-    ('[[engines]]\nname = "a"\nrole = "judge"', "engines[0].role: Invalid enum value 'judge'"),
+    ('[[engines]]\nname = "a"\nrole = "judge"', "role: Invalid enum value 'judge'; give one of both, decode, prefill"),
     ('[[engines]]\nname = "a"\n[[engines]]\nname = "a"', "the name 'a' is given 2 times"),
     ("[recorder]", "recorder: Object missing required field `path`"),
     ("listen = ", "not TOML"),
