@@ -47,9 +47,7 @@ def run(hosts: Hosts) -> Outcome:
         return NotObservable(unmarked[0].missing)
     if not lossless:
         return NotApplicable(f"no lossless priority on {joined(item.name for item in interfaces)}: lossy RoCE")
-    return Passed(
-        f"{joined(lossless)}: DSCP is trusted, lossless priorities mark"
-    )
+    return Passed(f"{joined(lossless)}: DSCP is trusted, lossless priorities mark")
 
 
 def _judge(port: Port, interface: InterfaceQos, host: str) -> list[Finding]:
