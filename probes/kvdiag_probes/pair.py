@@ -12,12 +12,12 @@ from kvdiag.errors import KvdiagError, UndeterminedError
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.pair import PairMeasurements, PairTransfer, SideChannel
 from kvdiag.model.probe import ProbeSettings
-from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 from kvdiag_probes.completion import CompletionError
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
+from kvdiag_probes.control.messages import OpenAnswer
 from kvdiag_probes.errors import PayloadMismatchError
 from kvdiag_probes.gid import Choice, choose
 from kvdiag_probes.rdma_path import read_devices
@@ -62,7 +62,7 @@ def meet(options: PairOptions) -> Snapshot:
         clock_ahead_low_s=low_s,
         clock_ahead_high_s=high_s,
         side_channels=tuple(_side_channels(snapshot)),
-        transfers=_transfers(options, here, snapshot),
+        transfers=_transfers(options, here),
     )
     return replace(snapshot, parts={**snapshot.parts, PairMeasurements: measured})
 
@@ -101,7 +101,7 @@ def _connect(host: str, port: int) -> str | None:
         return error.strerror or str(error)
 
 
-def _transfers(options: PairOptions, here: str, snapshot: Snapshot) -> tuple[PairTransfer, ...] | Missing:
+def _transfers(options: PairOptions, here: str) -> tuple[PairTransfer, ...] | Missing:
     if not options.transfer:
         return Missing("no block was moved: --no-transfer, or this host is not the one that is judged")
     restrictions = {"device": options.device, "port": options.port, "gid_index": options.gid_index}
@@ -110,14 +110,12 @@ def _transfers(options: PairOptions, here: str, snapshot: Snapshot) -> tuple[Pai
 
         choice = choose(read_devices(), addresses=[here] if here else [], **restrictions)  # type: ignore[arg-type]
         preload()
-        return tuple(_move(options, operation, choice, snapshot) for operation in ("write", "read"))
+        return tuple(_move(options, operation, choice) for operation in ("write", "read"))
     except UndeterminedError as error:
         return Missing(str(error))
 
 
-def _move(
-    options: PairOptions, operation: Literal["write", "read"], choice: Choice, snapshot: Snapshot
-) -> PairTransfer:
+def _move(options: PairOptions, operation: Literal["write", "read"], choice: Choice) -> PairTransfer:
     done = PairTransfer(
         operation=operation,
         size_bytes=BLOCK_BYTES,
@@ -139,6 +137,7 @@ def _move(
         duration_s=None,
         warmup=0,
     )
+    far: list[OpenAnswer] = []
     try:
         result = run_probe(
             ProbeOptions(
@@ -149,6 +148,7 @@ def _move(
                 device=choice.device,
                 port=choice.port,
                 gid_index=choice.gid_index,
+                opened=far.append,
             )
         )
     except PayloadMismatchError as error:
@@ -157,21 +157,12 @@ def _move(
         raise
     except KvdiagError as error:
         status = error.status if isinstance(error, CompletionError) else None
-        return replace(done, error=str(error), wc_status=status, udp=_udp(choice, _far_gid(options, snapshot)))
+        session = far[0] if far else None
+        gid = session.queue_pair.gid if session and session.queue_pair else None
+        device = session.device if session else None
+        return replace(done, peer=device, error=str(error), wc_status=status, udp=_udp(choice, gid))
     ends = result.ends
     return replace(done, verified=True, local=ends.local_device or "", peer=ends.peer_device, path_mtu=ends.path_mtu)
-
-
-def _far_gid(options: PairOptions, snapshot: Snapshot) -> str | None:
-    """Return the GID that the agent chooses where nothing restricts it."""
-    devices = snapshot.part(RdmaDevices)
-    if isinstance(devices, Missing):
-        return None
-    try:
-        address = socket.getaddrinfo(options.peer.host, options.peer.port, type=socket.SOCK_STREAM)[0][4][0]
-        return choose(devices, addresses=[str(address)]).gid
-    except (OSError, KvdiagError):
-        return None
 
 
 def _udp(choice: Choice, peer_gid: str | None) -> Literal["answers", "silent", "unreachable"] | None:

@@ -36,7 +36,7 @@ class ProbeOptions:
     """What to do; device, port and GID index restrict the automatic choice. `inject` provokes a failure, for tests.
 
     `device` may name several, separated by commas: each is a rail that carries all messages. `samples` keeps the raw
-    latencies of every size.
+    latencies of every size. `opened` is told each session that the agent opened, whatever becomes of it.
     """
 
     peer: Address
@@ -49,6 +49,7 @@ class ProbeOptions:
     inject: Injection | None = None
     samples: bool = False
     progress: Callable[[str], None] = lambda _: None
+    opened: Callable[[OpenAnswer], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ def _open_tcp(options: ProbeOptions, client: AgentClient, size: int) -> Iterator
 @contextlib.contextmanager
 def _session(options: ProbeOptions, client: AgentClient, request: OpenRequest) -> Iterator[OpenAnswer]:
     session = client.open(request)
+    options.opened(session)
     try:
         yield session
     except BaseException:

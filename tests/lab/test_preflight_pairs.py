@@ -156,5 +156,7 @@ def test_separate_rails_are_noted_and_a_block_across_them_fails(lab_pair: Wire) 
     ):
         document = preflight(lab_pair.a, far, "--device", "rxe0")
     assert document["rc"] == 2
-    assert "the rails or fabrics are separate" in grave(document)["PAIR008"]["summary"]
+    # Either end may see it first: the kernel without a route, or this end without an answer to anything.
+    summary = grave(document)["PAIR008"]["summary"]
+    assert "the rails or fabrics are separate" in summary or "a wrong VLAN, subnet or rail" in summary
     assert "NET001" in {item["code"] for item in document["findings"]}, document["findings"]
