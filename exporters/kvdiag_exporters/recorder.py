@@ -83,7 +83,7 @@ class Recorder:
         """Return in a few words where it records, what it continues, and what it cut off there."""
         bundle = self._bundle
         text = f"recording into {bundle.path}, "
-        text += "a new bundle" if not bundle.continued else f"continuing a bundle of {bundle.requests} requests"
+        text += "a new bundle" if not bundle.continued else f"continuing a bundle with {bundle.requests} requests"
         return text + "".join(f"; dropped the cut-off last line of {name}" for name in bundle.cut)
 
     def write_records(self, records: Sequence[TransferRecord]) -> None:
@@ -161,7 +161,7 @@ class Recorder:
             if name == _FOLDER and self._gone:
                 text = f"{self._gone}, and cannot be made again: {text}"
             if not self._problems:
-                _log.error("%s; %s, and more until this ends", text, self._lost())
+                _log.error("%s; %s; not repeated until it is over", text, self._lost())
             self._problems[name] = text
             return False
         if self._problems.pop(name, None) is not None and not self._problems:

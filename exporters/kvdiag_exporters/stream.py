@@ -1,5 +1,6 @@
 """The stream of per-request records: read once from every engine's file, given to everyone who asked for it."""
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -8,6 +9,8 @@ from pathlib import Path
 from kvdiag.model.missing import Missing
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.records import RecordFollower
+
+_log = logging.getLogger(__name__)
 
 REMEMBERED = 100_000
 """How many request ids are remembered to recognise a record that comes twice (about 15 MB)."""
@@ -29,6 +32,7 @@ class RecordStream:
         self.missing: tuple[str, ...] = ()
         self._sinks: list[Sink] = []
         self._lock = threading.Lock()
+        self._told: set[Path] = set()
         self._known: set[int] = set()
         self._order: deque[int] = deque()
 
@@ -59,6 +63,7 @@ class RecordStream:
             missing = []
             for follower in self.followers:
                 records = follower.read()
+                self._tell_invalid(follower)
                 if isinstance(records, Missing):
                     missing.append(records.missing)
                     continue
@@ -70,6 +75,12 @@ class RecordStream:
                         sink(fresh)
             self.missing = tuple(missing)
         return count
+
+    def _tell_invalid(self, follower: RecordFollower) -> None:
+        """Log the first line of a file that is no record, once: the others are only counted."""
+        if follower.invalid and follower.path not in self._told:
+            self._told.add(follower.path)
+            _log.warning("%s; further lines that are no record are only counted", follower.first_error)
 
     def drain(self, until: Callable[[], bool]) -> None:
         """Read on until no file has anything more, or `until()` says that the time is over."""

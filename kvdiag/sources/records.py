@@ -20,8 +20,8 @@ _TOO_LONG = f"longer than {LINE_BYTES} bytes"
 class RecordFollower:
     """Reads each whole line of a growing file once, through truncation and rotation; never waits, never locks.
 
-    Counts: `records` read, `invalid` lines that are no record, `restarts` of the file. `last_error` names the file,
-    the line and the field of the latest invalid line.
+    Counts: `records` read, `invalid` lines that are no record, `restarts` of the file. `first_error` and
+    `last_error` name the file, the line and the field of the first and the latest invalid line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,6 +29,7 @@ class RecordFollower:
         self.records = 0
         self.invalid = 0
         self.restarts = 0
+        self.first_error = ""
         self.last_error = ""
         self._decoder = msgspec.json.Decoder(TransferRecord)
         self._file: int | None = None
@@ -112,3 +113,4 @@ class RecordFollower:
     def _count_invalid(self, why: str) -> None:
         self.invalid += 1
         self.last_error = f"{self.path}, line {self._line}: {why}"
+        self.first_error = self.first_error or self.last_error
