@@ -3,6 +3,7 @@
 import ipaddress
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.environments import environments
 from kvdiag.derive.pairs import used_ports
 from kvdiag.derive.rdma import attribute, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -25,10 +26,16 @@ def run(hosts: Hosts) -> Outcome:
         if not ours or not theirs:
             continue
         unseen = [item for port in (*ours, *theirs) for item in (port.gids, port.pkeys) if isinstance(item, Missing)]
+        # Which of several ports an engine uses stands in its environment.
+        unseen += [
+            named
+            for host, ports in ((hosts.local, ours), (peer, theirs))
+            if len(ports) > 1 and isinstance(named := environments(host), Missing)
+        ]
         subnets = {prefix for port in ours for prefix in _prefixes(port)}
         shared = subnets & {prefix for port in theirs for prefix in _prefixes(port)}
         partitions = {key for here in ours for there in theirs for key in _partitions(here, there)}
-        if shared and partitions:
+        if shared and partitions and not unseen:
             agreed.append(f"subnet {_text(min(shared))} and partition 0x{min(partitions):04x} with {peer.host}")
         elif unseen:
             hidden.append(unseen[0].missing)

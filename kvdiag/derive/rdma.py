@@ -18,8 +18,10 @@ def attribute(port: Port, name: str) -> str:
 
 
 def active_ports(devices: RdmaDevices) -> tuple[Port, ...]:
-    """Return the ports in state ACTIVE, in order."""
-    return tuple(port for port in devices.ports if port.state == "ACTIVE")
+    """Return the ports in state ACTIVE, in order, and those whose state cannot be read: they may carry traffic, and
+    what is wrong with them must not vanish with it.
+    """
+    return tuple(port for port in devices.ports if port.state == "ACTIVE" or isinstance(port.state, Missing))
 
 
 def is_roce(device: RdmaDevice, port: Port) -> bool:
