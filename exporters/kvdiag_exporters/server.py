@@ -43,7 +43,7 @@ class HttpServer:
         server_class = type("Server", (_Server,), {"address_family": family})
         try:
             self._server: _Server = server_class((host, port), _Handler)
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):  # a name that no resolver knows, or that cannot be one
             raise UsageError(
                 f"{host!r} is no address and no name known here; give an address of this host, or 127.0.0.1"
             ) from None

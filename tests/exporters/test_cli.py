@@ -165,9 +165,16 @@ def test_a_removed_recording_is_told_everywhere_and_ends_in_3(tmp_path: Path) ->
     assert (tmp_path / "bundle/counters.jsonl").stat().st_size > 0
 
 
-def test_an_unknown_host_to_listen_on_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_host_to_listen_on_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolves_nothing(server: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    assert main(["exporter", "--listen", f"{'a' * 64}.invalid:0"]) == 64
+    monkeypatch.setattr("kvdiag_exporters.server.socket_server_bind", resolves_nothing)
     assert main(["exporter", "--listen", "no-such-host.invalid:0"]) == 64
-    assert "'no-such-host.invalid' is no address and no name known here" in capsys.readouterr().err
+    assert "--listen: 'no-such-host.invalid' is no address and no name known here" in capsys.readouterr().err
 
 
 def test_what_the_recorder_refuses_names_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
