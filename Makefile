@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NIXL := nixl-cu12==1.5.1
 # Programs the tests run: the lab's own list, a real Prometheus, and a compiler-free everything else.
-TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus
+TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev
 
 .PHONY: demo test test-fast lint lab-shell bench format schemas clean
 
@@ -15,8 +15,8 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev lint
 	./tools/apt-install $(TEST_PACKAGES)
-	$(BIN)/pytest --numprocesses auto -m "not component and not lab"
-	$(BIN)/pytest -m "component or lab"
+	$(BIN)/pytest --numprocesses auto -m "not component and not lab"; fast=$$?; \
+	    $(BIN)/pytest -m "component or lab" && exit $$fast
 
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses auto -m "not component and not lab"

@@ -103,12 +103,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "0 []"
 
 
-def test_shell_completion_is_printed() -> None:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion_is_printed(shell: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kvdiag", "--show-completion"],
-        capture_output=True, text=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin", "SHELL": "/bin/bash"},
+        [sys.executable, "-m", "kvdiag"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={"PATH": "/usr/bin:/bin", "_KVDIAG_COMPLETE": f"source_{shell}"},
     )  # fmt: skip
-    assert "KVDIAG" in done.stdout.upper() or "bash" in done.stderr.lower()
+    assert done.returncode == 0, done.stderr
+    assert "kvdiag" in done.stdout
+    assert shell == "fish" or "_KVDIAG_COMPLETE" in done.stdout
 
 
 def test_a_closed_pipe_is_no_error() -> None:

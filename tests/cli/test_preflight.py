@@ -153,7 +153,9 @@ def test_this_machine_is_judged_live(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_pid_in_a_tree_chooses_the_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_tree(
-        "base roce-bond\nproc/77/cmdline = /opt/engine\\0--fast\nproc/77/limits = Max locked memory 65536 65536 bytes",
+        "base roce-bond\nproc/77/cmdline = /opt/engine\\0--fast\nproc/77/limits = Max locked memory 65536 65536 bytes\n"
+        "proc/77/status = Name: engine\\nUid: 1000 1000 1000 1000\\nCapEff: 0000000000000000\n"
+        "proc/77/uid_map =          0          0 4294967295\n",
         tmp_path,
     )
     code, document = as_json(capsys, "--root", str(tmp_path), "--pid", "77", "--check", "LIM001")

@@ -19,4 +19,4 @@ def test_every_published_schema_is_current_and_valid(monkeypatch: pytest.MonkeyP
     for name in report_json.document_types():
         schema = report_json.published_schema(name)
         jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["title"] == name.replace("-", "/")
+        assert schema["title"] == "/".join(name.rsplit("-", 1))
