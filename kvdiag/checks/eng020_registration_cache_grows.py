@@ -9,7 +9,7 @@ from kvdiag.model.engine import EngineSetup
 from kvdiag.model.engine_packages import EnginePackages
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
-from kvdiag.model.missing import Missing, present
+from kvdiag.model.missing import Missing
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "ENG020"
@@ -49,8 +49,11 @@ def _judge(setup: EngineSetup, snapshot: Snapshot) -> Finding | Missing | str:
     if isinstance(bound, Missing) or isinstance(hooks, Missing):
         return bound if isinstance(bound, Missing) else Missing("its environment cannot be seen")
     if (hooks or "").strip() == "none":
-        kernel = present(snapshot.part(Kernel))
-        if kernel and "amdgpu" in (present(kernel.modules) or ()):
+        kernel = snapshot.part(Kernel)
+        modules = kernel if isinstance(kernel, Missing) else kernel.modules
+        if isinstance(modules, Missing):
+            return modules
+        if "amdgpu" in modules:
             return _finding(
                 setup,
                 snapshot.host,

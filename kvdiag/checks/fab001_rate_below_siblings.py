@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, attribute, device_of, is_bond, joined, model
+from kvdiag.derive.rdma import active_ports, attribute, device_of, is_bond, joined, model, unread
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -16,7 +16,7 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(devices, Missing):
         return NotObservable(devices.missing)
     active = active_ports(devices)
-    unread = [port.rate_gbps for port in active if isinstance(port.rate_gbps, Missing)]
+    hidden = unread(active, "rate_gbps", "link_layer")
     makes: dict[tuple[object, ...], list[tuple[float, Port]]] = defaultdict(list)
     for port in active:
         if not isinstance(port.rate_gbps, Missing):
@@ -31,8 +31,8 @@ def run(hosts: Hosts) -> Outcome:
     )
     if findings:
         return Failed(findings)
-    if unread:
-        return NotObservable(unread[0].missing)
+    if hidden is not None:
+        return NotObservable(hidden.missing)
     if not compared:
         return NotApplicable(f"{len(active)} ACTIVE port(s): no two on cards of one make to compare")
     return Passed("; ".join(f"{len(rated)} ports of one make at {rated[0][0]:g} Gb/s" for rated in compared))

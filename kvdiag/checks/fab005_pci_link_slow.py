@@ -40,6 +40,8 @@ def run(hosts: Hosts) -> Outcome:
         found = _judge(hosts.local, links, port, link, link.speed_gtps, link.width)
         if found is not None:
             findings.append(found)
+        elif isinstance(port.rate_gbps, Missing):
+            hidden.append(port.rate_gbps.missing)
     if findings:
         return Failed(tuple(findings))
     if hidden:

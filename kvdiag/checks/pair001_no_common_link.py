@@ -2,7 +2,7 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.pairs import used_ports
-from kvdiag.derive.rdma import joined
+from kvdiag.derive.rdma import joined, unread
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port
@@ -24,6 +24,8 @@ def run(hosts: Hosts) -> Outcome:
         theirs = used_ports(peer)
         if isinstance(theirs, Missing):
             hidden.append(f"{peer.host}: {theirs.missing}")
+        elif theirs and (unknown := unread(theirs, "state")) and all(port.state != "ACTIVE" for port in theirs):
+            hidden.append(f"{peer.host}: {unknown.missing}")
         elif shared := sorted(_layers(ours) & _layers(theirs)):
             agreed.append(f"{joined(shared)} with {peer.host}")
         elif "" in _layers(ours) | _layers(theirs):

@@ -4,7 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.environments import NamedEnvironment, environments, selects
 from kvdiag.derive.fabric import fabric_ports, hardware_ports
 from kvdiag.derive.gpu_distance import Distance, between
-from kvdiag.derive.rdma import device_of, joined
+from kvdiag.derive.rdma import device_of, joined, unread
 from kvdiag.derive.visible_gpus import visible_gpus
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -41,6 +41,9 @@ def run(hosts: Hosts) -> Outcome:
                 findings.append(_finding(named, number, gpu, chosen, best, hosts.local.host))
     if findings:
         return Failed(tuple(findings))
+    hidden = unread(hardware_ports(devices), "rate_gbps", "link_layer")
+    if hidden is not None:
+        return NotObservable(hidden.missing)
     if not judged:
         return NotApplicable("no pinned process names its GPUs (CUDA_VISIBLE_DEVICES), or their distance is not known")
     return Passed(joined(judged))

@@ -7,11 +7,11 @@ from kvdiag.derive.engines import setups
 from kvdiag.derive.environments import environments, selects
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.gpu_map import nic_map, ranks_of
-from kvdiag.derive.rdma import attribute, joined
+from kvdiag.derive.rdma import active_ports, attribute, joined, unread
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.pci_topology import PciTopology
-from kvdiag.model.rdma import Port, RdmaCounters
+from kvdiag.model.rdma import Port, RdmaCounters, RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "TOP003"
@@ -53,6 +53,10 @@ def run(hosts: Hosts) -> Outcome:
     most, least = max(sent, key=lambda item: item.bytes), min(sent, key=lambda item: item.bytes)
     if most.bytes < _MOST_AT_LEAST:
         return NotApplicable(f"no port has sent 10 GB since boot (most: {most.port.name}, {_amount(most.bytes)})")
+    devices = hosts.local.part(RdmaDevices)
+    unknown = None if isinstance(devices, Missing) else unread(active_ports(devices), "link_layer", "rate_gbps")
+    if most.bytes <= _WARNING * least.bytes and unknown is not None:
+        return NotObservable(unknown.missing)
     if most.bytes <= _WARNING * least.bytes:
         return Passed(
             f"{len(sent)} ports sent {_amount(least.bytes)} ({least.port.name}) to {_amount(most.bytes)} "

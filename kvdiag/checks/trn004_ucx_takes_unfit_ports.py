@@ -3,7 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import NamedEnvironment, selects
 from kvdiag.derive.fabric import fabric_ports, hardware_ports, has_no_gid, ucx_net_devices, unfit
-from kvdiag.derive.rdma import attribute, joined
+from kvdiag.derive.rdma import attribute, joined, unread
 from kvdiag.derive.ucx_users import engine_runs, ucx_environments
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -35,9 +35,9 @@ def run(hosts: Hosts) -> Outcome:
     ]
     if bad:
         return Failed((_finding(hosts, devices, bad, fabric, found),))
-    hidden = [port.gids for port in ports if isinstance(port.gids, Missing)]
-    if hidden:
-        return NotObservable(hidden[0].missing)
+    hidden = unread(ports, "gids", "link_layer", "rate_gbps")
+    if hidden is not None:
+        return NotObservable(hidden.missing)
     return Passed(f"UCX may use {joined(port.name for port in ports if any(_lets(named, port) for named in found))}")
 
 

@@ -24,6 +24,12 @@ def active_ports(devices: RdmaDevices) -> tuple[Port, ...]:
     return tuple(port for port in devices.ports if port.state == "ACTIVE" or isinstance(port.state, Missing))
 
 
+def unread(ports: Iterable[Port], *names: str) -> Missing | None:
+    """Return why the first of these attributes cannot be read of the first such port, None where all can."""
+    values = (getattr(port, name) for port in ports for name in names)
+    return next((value for value in values if isinstance(value, Missing)), None)
+
+
 def is_roce(device: RdmaDevice, port: Port) -> bool:
     """Return whether a port speaks RoCE: Ethernet that is not iWARP (node type RNIC).
 
