@@ -33,6 +33,11 @@ CLOCK_SLACK_S = 0.005
 LEAST_ACCOUNTED = 0.1
 """Where stages make up less than a tenth of the median TTFT, a mixed-up unit is likelier than a real gap."""
 
+LATEST_ARRIVAL_S = 1e11
+"""The year 5138; the epoch in milliseconds lies beyond it."""
+LONGEST_S = 1e6
+"""A stage or TTFT of more than eleven days is another unit."""
+
 
 def read_requests(table: Table, notes: list[str]) -> RequestColumns:
     """Return the checked rows; adds to `notes` what was left out; InputError names row and field."""
@@ -55,6 +60,12 @@ def read_requests(table: Table, notes: list[str]) -> RequestColumns:
     _refuse_overlap(table, numbers, keep)
     order = np.argsort(numbers["arrival_s"], kind="stable")
     order = order[keep[order]]
+    arrivals = numbers["arrival_s"][order]
+    if arrivals.size > 1 and arrivals[0] == arrivals[-1]:
+        raise UndeterminedError(
+            f"{_file(table)}: all {arrivals.size} requests have arrival_s {arrivals[0]:g}: without a time there is no "
+            "before and after; record each request's own arrival"
+        )
     columns = {name: values[order] for name, values in numbers.items()}
     return RequestColumns(
         ids=[ids[row] for row in order.tolist()],
@@ -81,6 +92,14 @@ def _refuse_impossible(table: Table, name: str, values: Floats) -> None:
     if bad.size:
         row = int(bad[0])
         raise InputError(f"{table.place(row)}: {name} is {values[row]:g}; it must be finite and not negative, or null")
+    limit_s = LATEST_ARRIVAL_S if name == "arrival_s" else LONGEST_S if name.endswith("_s") else np.inf
+    bad = np.flatnonzero(values > limit_s)
+    if bad.size:
+        row = int(bad[0])
+        raise InputError(
+            f"{table.place(row)}: {name} is {values[row]:g}, more than {limit_s:g} seconds; is it in milliseconds or "
+            "nanoseconds? All times of a bundle are in seconds"
+        )
     if name == "arrival_s" and np.isnan(values).any():
         raise InputError(f"{table.place(int(np.flatnonzero(np.isnan(values))[0]))}: arrival_s is missing")
 

@@ -37,7 +37,7 @@ def test_a_bundle_of_requests_alone(tmp_path: Path) -> None:
 
 def test_null_is_not_observed_and_never_zero(tmp_path: Path) -> None:
     rows = [ROW | {"wire_s": None}, {key: value for key, value in ROW.items() if key != "decode_node"}]
-    rows[1]["request_id"] = "b"
+    rows[1] |= {"request_id": "b", "arrival_s": 11}
     bundle = read_bundle(write(tmp_path, "requests.jsonl", rows))
     assert np.isnan(bundle.requests.numbers["wire_s"][0])
     assert bundle.requests.labels["decode_node"].codes.tolist() == [0, -1]
@@ -57,6 +57,8 @@ def test_null_is_not_observed_and_never_zero(tmp_path: Path) -> None:
         ({"wire_s": 0.9}, "requests.jsonl line 2: the stages add up to 1.15 s, more than ttft_s = 1 s"),
         ({"kv_wait_s": 0.1}, "requests.jsonl line 2: kv_wait_s and wire_s are both given"),
         ({"queue_s": 1e400}, "line 2"),
+        ({"ttft_s": 1e308}, "requests.jsonl line 2: ttft_s is 1e+308, more than 1e+06 seconds"),
+        ({"arrival_s": 1.8e12}, "requests.jsonl line 2: arrival_s is 1.8e+12, more than 1e+11 seconds; is it in milli"),
     ],
 )
 def test_bad_rows_are_named_by_line_and_field(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -99,6 +101,12 @@ def test_milliseconds_among_seconds_are_refused(tmp_path: Path) -> None:
         read_bundle(tmp_path)
 
 
+def test_requests_of_one_instant_have_no_before_and_after(tmp_path: Path) -> None:
+    write(tmp_path, "requests.jsonl", [ROW | {"request_id": "a"}, ROW | {"request_id": "b"}])
+    with pytest.raises(UndeterminedError, match="all 2 requests have arrival_s"):
+        read_bundle(tmp_path)
+
+
 def test_no_requests_at_all_is_nothing_to_examine(tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl").write_text("")
     with pytest.raises(UndeterminedError, match="nothing to examine"):
@@ -124,7 +132,7 @@ def test_both_forms_of_one_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_parquet_and_json_lines_read_alike(tmp_path: Path) -> None:
-    rows = [ROW, ROW | {"request_id": "b", "wire_s": None, "decode_node": None}]
+    rows = [ROW, ROW | {"request_id": "b", "arrival_s": 11, "wire_s": None, "decode_node": None}]
     lines, columns = tmp_path / "lines", tmp_path / "columns"
     lines.mkdir()
     columns.mkdir()
