@@ -23,6 +23,8 @@ class RoutingSource:
     def read(self, context: Context) -> Routing | Missing:
         tree = Tree.of(context)
         ipv4 = tree.read("/proc/net/route")
+        if isinstance(ipv4, str) and not ipv4.startswith("Iface"):
+            ipv4 = Missing(f"/proc/net/route holds {ipv4[:20]!r}, not the kernel's table")
         ipv6 = present(tree.read("/proc/net/ipv6_route")) or ""
         arp = _arp(tree)
         if isinstance(ipv4, Missing) and not arp:

@@ -55,11 +55,17 @@ class Tree:
         return b"".join(parts)
 
     def read(self, path: str) -> str | Missing:
-        """Return the file's text without surrounding white space, or why it cannot be read."""
+        """Return the file's text without surrounding white space, or why it cannot be read.
+
+        An attribute of sysfs and the list of modules are text: bytes that are none are no value of them.
+        """
         try:
-            return self.read_text(path).strip()
+            text = self.read_text(path).strip()
         except (OSError, ValueError) as error:
             return reason(path, error)
+        if path.startswith(("/sys/", "/proc/modules")) and ("\0" in text or "\ufffd" in text):
+            return Missing(f"{path} is binary, not text")
+        return text
 
     def number(self, path: str, base: int = 10) -> int | Missing:
         """Return the file's integer; `N/A` and other text are Missing with that text."""
