@@ -58,7 +58,7 @@ def value(text: str, series: str) -> float:
 @pytest.mark.component
 def test_it_serves_and_records_and_ends_when_asked_to(tmp_path: Path) -> None:
     records = tmp_path / "requests.jsonl"
-    row = '{{"request_id": "{}", "arrival_s": 1.5, "ttft_s": 0.25, "wire_s": 0.25, "decode_node": "d"}}\n'
+    row = '{{"request_id": "{}", "arrival_s": {}, "ttft_s": 0.25, "wire_s": 0.25, "decode_node": "d"}}\n'
     with exporter(
         tmp_path,
         f"""interval_s = 0.2
@@ -72,7 +72,7 @@ def test_it_serves_and_records_and_ends_when_asked_to(tmp_path: Path) -> None:
         """,
     ) as (process, url):
         assert json.loads((tmp_path / "bundle/meta.json").read_text())["nodes"] == {"d": {"role": "both"}}
-        records.write_text(row.format("a") + row.format("b"))
+        records.write_text(row.format("a", 1.5) + row.format("b", 2.5))
         counted = 'kvdiag_ttft_seconds_count{decode_node="d",direction="",prefill_node=""}'
         deadline = time.monotonic() + FEW_S
         while counted not in (text := get(f"{url}/metrics")[1]):
@@ -90,7 +90,7 @@ def test_it_serves_and_records_and_ends_when_asked_to(tmp_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(f"{url}/other")
         with records.open("a") as file:
-            file.write(row.format("last"))
+            file.write(row.format("last", 3.5))
         process.send_signal(signal.SIGTERM)
         asked_s = time.monotonic()
         assert process.wait(FEW_S) == 0

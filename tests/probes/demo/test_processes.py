@@ -120,6 +120,7 @@ def test_the_verdict_names_what_was_injected(
     pytest.importorskip("nixl_cu12", reason="NIXL's wheel is not installed")
     line = command(tmp_path / "out", "--fault", fault, "--format", "json", "--seed", "11")
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert done.stdout, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, published_schema("kvdiag.demo-1"))
     assert document["verdict"]["cause"] == CAUSES[fault], done.stdout
@@ -195,9 +196,10 @@ def test_a_crashed_worker_ends_the_demo_in_one_line(
 def test_over_tcp_the_rows_and_the_layout_fault_are_there(
     tmp_path: Path, environment: dict[str, str], unchanged: None
 ) -> None:
-    arguments = ("--fault", "layout", "--transport", "tcp", "--duration", "20", "--format", "json")
+    arguments = ("--fault", "layout", "--transport", "tcp", "--duration", "20", "--rate", "12", "--format", "json")
     line = command(tmp_path / "out", *arguments)
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout, done.stderr
     document = json.loads(done.stdout)
     assert document["transport"] == "tcp"
     descriptors = read_bundle(document["bundle"]).requests.number("descriptors")
