@@ -9,7 +9,10 @@ from kvdiag.model.probe_judgement import Judgement, Metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterSettings:
+    """Everything but `DevicesRow` is measured on `device`, the first of `devices`."""
+
     device: str
+    devices: tuple[str, ...]
     sizes: tuple[int, ...]
     pages: tuple[str, ...]
     regions: tuple[int, ...]
@@ -51,17 +54,33 @@ class ThreadsRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesRow:
+    """The same memory registered on so many devices, as an engine with several rails does: seconds until the last one
+    has it, calling them one after another and in a thread each; and for deregistering one after another.
+    """
+
+    devices: int
+    size_bytes: int
+    one_after_another: Metric
+    side_by_side: Metric
+    deregister: Metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRow:
     """`allowed` as the system states it (None: no limit), `reached` what was really registered before a refusal.
 
-    `status` is reached where the limit refused more, not_reached where the probe stopped first.
+    memlock, max_mr_size and bar1 (the GPU memory that PCI devices can reach at once) are bytes, max_mr is a count.
+    `status` is reached where the limit refused more, not_reached where the probe stopped first or something else
+    refused, not_observable where nothing could be tried; `reason` says why, or what else is known.
     """
 
-    name: Literal["memlock", "max_mr", "max_mr_size"]
+    name: Literal["memlock", "max_mr", "max_mr_size", "bar1"]
     allowed: int | None
-    reached: int
-    status: Literal["reached", "not_reached"]
+    reached: int | None
+    status: Literal["reached", "not_reached", "not_observable"]
     refusal: str | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +89,7 @@ class RegisterVerdict:
 
     `fixed_s` and `seconds_per_byte` come from a straight line through the touched base pages' medians (least squares,
     relative errors); `kv_s` is registration and deregistration; `share_of_wire` relates it to the time that the link
-    needs for the bytes, None where the rate is unknown.
+    needs for the bytes, None where the rate is unknown; without a budget nothing is then known of the path.
     """
 
     kv_bytes: int
@@ -79,7 +98,7 @@ class RegisterVerdict:
     kv_s: float
     kv_untouched_s: float | None
     share_of_wire: float | None
-    on_path: Literal["allowed", "not_allowed"]
+    on_path: Literal["allowed", "not_allowed", "undetermined"]
     reason: str
 
 
@@ -90,6 +109,7 @@ class RegisterDocument(Document):
     rows: tuple[RegisterRow, ...]
     regions: tuple[RegionsRow, ...]
     threads: tuple[ThreadsRow, ...]
+    devices: tuple[DevicesRow, ...]
     limits: tuple[LimitRow, ...]
     verdict: RegisterVerdict
     judgements: tuple[Judgement, ...]

@@ -171,6 +171,16 @@ class CudaDriver:
 
 def allocate_cuda(kind: MemoryKind, size: int, device: str) -> Region:
     """Return memory of the GPU nearest to an RDMA device; UndeterminedError saying what is missing."""
+    gpu, how = nearest_driver(kind, device)
+    try:
+        return CudaRegion(gpu, size, kind, f", {how}")
+    except BaseException:
+        gpu.close()
+        raise
+
+
+def nearest_driver(kind: MemoryKind, device: str) -> tuple[CudaDriver, str]:
+    """Return the GPU nearest to an RDMA device and how that was seen; UndeterminedError saying what is missing."""
     cuda = _bindings()
     try:
         _call(cuda, "cuInit", 0)
@@ -179,15 +189,11 @@ def allocate_cuda(kind: MemoryKind, size: int, device: str) -> Region:
         raise UndeterminedError(f"--memory {kind}: no CUDA driver on this host") from error
     if not gpus:
         raise UndeterminedError(f"--memory {kind}: the CUDA driver sees no GPU; check CUDA_VISIBLE_DEVICES")
-    near = nearest(device, [gpu.bus_id for gpu in gpus])
+    near, how = nearest(device, [gpu.bus_id for gpu in gpus])
     for i, gpu in enumerate(gpus):
-        if i != near[0]:
+        if i != near:
             gpu.close()
-    try:
-        return CudaRegion(gpus[near[0]], size, kind, f", {near[1]}")
-    except BaseException:
-        gpus[near[0]].close()
-        raise
+    return gpus[near], how
 
 
 def nearest(device: str, bus_ids: list[str], sysfs: Path = _SYSFS) -> tuple[int, str]:

@@ -4,6 +4,7 @@ Only functions with stable symbols and the one public structure are used (<infin
 """
 
 import ctypes
+import errno
 import os
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -92,6 +93,19 @@ class Domain:
         """Return a registration; RegistrationRefusedError with the errno."""
         ctypes.set_errno(0)
         region = self._library.ibv_reg_mr(self._domain, address, size, access)
+        if not region:
+            raise RegistrationRefusedError(ctypes.get_errno())
+        return region
+
+    def register_dmabuf(self, fd: int, size: int) -> Any:
+        """Return a registration of a dma-buf from its beginning; RegistrationRefusedError, ENOSYS without the call."""
+        try:
+            call = self._library.ibv_reg_dmabuf_mr
+        except AttributeError as error:
+            raise RegistrationRefusedError(errno.ENOSYS) from error
+        call.restype, call.argtypes = c_void_p, [c_void_p, c_uint64, c_size_t, c_uint64, c_int, c_int]
+        ctypes.set_errno(0)
+        region = call(self._domain, 0, size, 0, fd, LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ)
         if not region:
             raise RegistrationRefusedError(ctypes.get_errno())
         return region

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 from kvdiag.derive.cost_line import cost_line
 from kvdiag.errors import UndeterminedError, UsageError
 from kvdiag.model.missing import Missing
 from kvdiag.model.probe_judgement import Metric
 from kvdiag.model.probe_register import (
+    DevicesRow,
     LimitRow,
     RegionsRow,
     RegisterRow,
@@ -16,10 +18,11 @@ from kvdiag.model.probe_register import (
     RegisterVerdict,
     ThreadsRow,
 )
-from kvdiag_probes import registration
+from kvdiag_probes import gpu_window, registration
 from kvdiag_probes.libibverbs import Domain, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind
 from kvdiag_probes.rdma_path import read_devices
+from kvdiag_probes.registration_limits import reach_limits, soft_memlock
 from kvdiag_probes.sizes import format_size
 
 PAGES: tuple[PageKind, ...] = ("4KiB", "thp", "hugetlb")
@@ -32,21 +35,33 @@ class Registration:
         self.rows: list[RegisterRow] = []
         self.regions: list[RegionsRow] = []
         self.threads: list[ThreadsRow] = []
+        self.devices: list[DevicesRow] = []
         self.limits: tuple[LimitRow, ...] = ()
         self.missing: list[str] = []
 
 
-def choose_device(name: str | None) -> tuple[str, float | None]:
-    """Return a device and its fastest port's bytes per second; the first with an ACTIVE port where none is named."""
+def choose_devices(names: str | None) -> tuple[tuple[str, ...], float | None]:
+    """Return devices and the first one's fastest port's bytes per second; all with an ACTIVE port where none is named.
+
+    `names` are separated by commas. Without any ACTIVE port the first device is taken: registering needs no link.
+    """
     devices = read_devices().devices
     if not devices:
         raise UndeterminedError("no RDMA device on this host: nothing registers memory; load the NIC's RDMA driver")
-    named = [device for device in devices if name in (None, device.name)]
-    if not named:
-        raise UsageError(f"--device {name}: there is none; there are {', '.join(d.name for d in devices)}")
-    chosen = min(named, key=lambda device: not any(port.state == "ACTIVE" for port in device.ports))
-    rates = [port.rate_gbps for port in chosen.ports if not isinstance(port.rate_gbps, Missing)]
-    return chosen.name, max(rates) * 1e9 / 8 if rates else None
+    known = {device.name: device for device in devices}
+    if names is None:
+        active = [device for device in devices if any(port.state == "ACTIVE" for port in device.ports)]
+        chosen = active or list(devices[:1])
+    else:
+        wanted = [name.strip() for name in names.split(",")]
+        for name in wanted:
+            if name not in known:
+                raise UsageError(f"--device {name}: there is none; there are {', '.join(known)}")
+        if len(set(wanted)) != len(wanted):
+            raise UsageError(f"--device {names}: give each device once")
+        chosen = [known[name] for name in wanted]
+    rates = [port.rate_gbps for port in chosen[0].ports if not isinstance(port.rate_gbps, Missing)]
+    return tuple(device.name for device in chosen), max(rates) * 1e9 / 8 if rates else None
 
 
 def measure(
@@ -54,7 +69,8 @@ def measure(
     limit_bytes: int,
     limit_regions: int,
     progress: Callable[[str], None],
-    open_domain: Callable[[str], AbstractContextManager[registration.Registrar]] = Domain,
+    open_domain: Callable[[str], AbstractContextManager[Any]] = Domain,
+    open_window: Callable[[str], AbstractContextManager[gpu_window.Window]] = gpu_window.open_window,
 ) -> Registration:
     """Measure everything; UndeterminedError where not one registration is possible, with the reason of each."""
     found = Registration()
@@ -65,7 +81,7 @@ def measure(
         try:
             call()
         except RegistrationRefusedError as error:
-            memlock = registration.soft_memlock()
+            memlock = soft_memlock()
             hint = "" if memlock is None else f" (memlock limit {memlock} bytes: ulimit -l, LimitMEMLOCK=)"
             found.missing.append(f"{what}: refused: {os.strerror(error.code)}{hint}")
         except UndeterminedError as error:
@@ -96,11 +112,41 @@ def measure(
                     registration.time_threads(domain, size, count, rounds)
                 ),
             )
+        for count in range(1, len(settings.devices) + 1):
+            attempt(
+                f"{format_size(size)} on {count} devices",
+                lambda count=count: found.devices.append(  # type: ignore[misc]
+                    _time_devices(domain, settings.devices[1:count], size, rounds, open_domain)
+                ),
+            )
         progress("limits")
-        found.limits = registration.reach_limits(domain, limit_bytes, limit_regions, registration.soft_memlock())
+        found.limits = reach_limits(domain, limit_bytes, limit_regions, soft_memlock())
+        found.limits += (_reach_window(domain, settings.device, limit_bytes, open_window),)
     if not found.rows:
         raise UndeterminedError(f"{settings.device}: nothing could be registered: {'; '.join(found.missing)}")
     return found
+
+
+def _time_devices(
+    first: registration.Registrar,
+    others: tuple[str, ...],
+    size: int,
+    rounds: int,
+    open_domain: Callable[[str], AbstractContextManager[Any]],
+) -> DevicesRow:
+    with ExitStack() as stack:
+        domains = [first, *(stack.enter_context(open_domain(name)) for name in others)]
+        return registration.time_devices(domains, size, rounds)
+
+
+def _reach_window(
+    domain: Any, device: str, limit_bytes: int, open_window: Callable[[str], AbstractContextManager[gpu_window.Window]]
+) -> LimitRow:
+    try:
+        with open_window(device) as window:
+            return gpu_window.reach_window(domain, window, limit_bytes)
+    except UndeterminedError as error:
+        return gpu_window.not_observable(str(error))
 
 
 def kv_metric(rows: list[RegisterRow], verdict: RegisterVerdict) -> Metric:

@@ -1,16 +1,15 @@
-"""Registration and deregistration, timed: by size, page kind, number of regions and threads; and where it ends."""
+"""Registration and deregistration, timed: by size, page kind, number of regions, threads and devices."""
 
-import errno
-import resource
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from kvdiag.derive.cost_line import cost_line
 from kvdiag.derive.intervals import metric
-from kvdiag.model.probe_register import LimitRow, RegionsRow, RegisterRow, RegisterVerdict, ThreadsRow
+from kvdiag.model.probe_register import DevicesRow, RegionsRow, RegisterRow, RegisterVerdict, ThreadsRow
 from kvdiag_probes.libibverbs import Limits, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind, Pages
 
@@ -116,49 +115,35 @@ def time_threads(domain: Registrar, size: int, threads: int, rounds: int) -> Thr
     )
 
 
-def reach_limits(
-    domain: Registrar,
-    most_bytes: int,
-    most_regions: int,
-    memlock: int | None = None,
-) -> tuple[LimitRow, ...]:
-    """Register until something refuses or a bound of the probe is met, then free everything.
+def time_devices(domains: Sequence[Registrar], size: int, rounds: int) -> DevicesRow:
+    """Time the same touched base pages on every device, one after another and in a thread each, by turns."""
+    orders: dict[bool, list[float]] = {False: [], True: []}
+    freed = []
+    with closing(Pages("4KiB", size, touched=True)) as pages, ThreadPoolExecutor(len(domains)) as pool:
+        for _ in range(rounds):
+            for together in (False, True):
+                held: list[tuple[Registrar, Any]] = []
 
-    One buffer is registered again and again: each time counts against memlock (the kernel accounts pinned pages per
-    registration) without costing memory. `memlock` is the process's limit in bytes, None for none.
-    """
-    limits = domain.limits()
-    chunk = min(1 << 20, most_bytes)
-    pinned, refusal = _pile_up(domain, chunk, most_bytes // chunk)
-    reached, fine = pinned * chunk, 0
-    if refusal == errno.ENOMEM:
-        # The last piece is approached in base pages.
-        with closing(Pages("4KiB", chunk, touched=True)) as pages:
-            held = [domain.register(pages.address, chunk) for _ in range(pinned)]
-            try:
-                while True:
-                    held.append(domain.register(pages.address, _PAGE))
-                    fine += 1
-            except RegistrationRefusedError:
-                reached += fine * _PAGE
-            finally:
-                for region in held:
-                    domain.deregister(region)
-    count, count_refusal = _pile_up(domain, _PAGE, most_regions)
-    regions_refused = count_refusal is not None and not (memlock is not None and count * _PAGE >= memlock // 2)
-    return (
-        _limit("memlock", memlock, reached, refusal if memlock is not None else None),
-        _limit("max_mr", limits.max_mr, count, count_refusal if regions_refused else None),
-        _limit("max_mr_size", limits.max_mr_size, min(chunk, reached) or 0, None),
+                def one(domain: Registrar, held: list[tuple[Registrar, Any]] = held) -> None:
+                    held.append((domain, domain.register(pages.address, size)))
+
+                started_s = time.perf_counter()
+                try:
+                    list((pool.map if together else map)(one, domains))
+                    orders[together].append(time.perf_counter() - started_s)
+                finally:
+                    started_s = time.perf_counter()
+                    for domain, region in held:
+                        domain.deregister(region)
+                    freed.append(time.perf_counter() - started_s)
+    name = f"devices.{len(domains)}"
+    return DevicesRow(
+        devices=len(domains),
+        size_bytes=size,
+        one_after_another=metric(f"{name}.one_after_another", "seconds", "lower", orders[False]),
+        side_by_side=metric(f"{name}.side_by_side", "seconds", "lower", orders[True]),
+        deregister=metric(f"{name}.deregister", "seconds", "lower", freed),
     )
-
-
-def soft_memlock() -> int | None:
-    """Return RLIMIT_MEMLOCK in bytes, or None where there is none or the capability IPC_LOCK lifts it."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY or _has_ipc_lock():
-        return None
-    return soft
 
 
 def judge_path(
@@ -166,7 +151,8 @@ def judge_path(
 ) -> RegisterVerdict:
     """Extrapolate the cost of `kv_bytes` per request, and say whether it may be paid in the request's path.
 
-    It may where it stays within the budget (seconds), or without one adds at most WIRE_SHARE to the wire time.
+    It may where it stays within the budget (seconds), or without one adds at most WIRE_SHARE to the wire time;
+    undetermined with neither a budget nor the link's rate.
     """
     base = [row for row in rows if row.pages == "4KiB"]
     touched = [row for row in base if row.touched] or base or list(rows)
@@ -181,11 +167,20 @@ def judge_path(
     figures = f"{kv_bytes} bytes cost {kv_s * 1e3:.3f} ms to register and deregister"
     if cold_s is not None:
         figures += f" ({cold_s * 1e3:.3f} ms where the pages are not there yet)"
-    allowed = kv_s <= budget_s if budget_s is not None else share is None or share <= WIRE_SHARE
-    bound = f"the budget is {budget_s * 1e3:g} ms" if budget_s is not None else f"at most {WIRE_SHARE:.0%} is no harm"
     if share is not None:
         figures += f", {share:.1%} of its time on the link"
-    advice = "" if allowed else ": registration may not be in the request path; register the KV pool once at start"
+    on_path: Literal["allowed", "not_allowed", "undetermined"]
+    if budget_s is not None:
+        on_path, bound = _allowed(kv_s <= budget_s), f"the budget is {budget_s * 1e3:g} ms"
+    elif share is not None:
+        on_path, bound = _allowed(share <= WIRE_SHARE), f"at most {WIRE_SHARE:.0%} is no harm"
+    else:
+        on_path, bound = "undetermined", "the link's rate is not known: give --budget-ms"
+    advice = {
+        "allowed": "",
+        "not_allowed": ": registration may not be in the request path; register the KV pool once at start",
+        "undetermined": "",
+    }[on_path]
     return RegisterVerdict(
         kv_bytes=kv_bytes,
         fixed_s=fixed,
@@ -193,37 +188,10 @@ def judge_path(
         kv_s=kv_s,
         kv_untouched_s=cold_s,
         share_of_wire=share,
-        on_path="allowed" if allowed else "not_allowed",
+        on_path=on_path,
         reason=f"{figures}; {bound}{advice}",
     )
 
 
-def _pile_up(domain: Registrar, size: int, most: int) -> tuple[int, int | None]:
-    """Register one buffer up to `most` times; return how often it went, and the errno of the refusal."""
-    held: list[Any] = []
-    with closing(Pages("4KiB", size, touched=True)) as pages:
-        try:
-            while len(held) < most:
-                held.append(domain.register(pages.address, size))
-        except RegistrationRefusedError as error:
-            return len(held), error.code
-        finally:
-            for region in held:
-                domain.deregister(region)
-    return most, None
-
-
-def _limit(name: Any, allowed: int | None, reached: int, refusal: int | None) -> LimitRow:
-    return LimitRow(
-        name=name,
-        allowed=allowed,
-        reached=reached,
-        status="not_reached" if refusal is None else "reached",
-        refusal=None if refusal is None else errno.errorcode.get(refusal, str(refusal)),
-    )
-
-
-def _has_ipc_lock() -> bool:
-    with open("/proc/self/status") as file:  # noqa: PTH123 - one line of a small file
-        effective = next((line.split()[1] for line in file if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> 14 & 1)  # CAP_IPC_LOCK of <linux/capability.h>
+def _allowed(is_allowed: bool) -> Literal["allowed", "not_allowed"]:
+    return "allowed" if is_allowed else "not_allowed"

@@ -1,8 +1,54 @@
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
+from jsonschema import validate
 
 from kvdiag.cli import main
 from kvdiag.model.rdma import RdmaDevices
+from kvdiag.report.json import published_schema
 from kvdiag_probes import register_probe
+from tests.probes.test_gid import device
+from tests.probes.test_registration import Kernel, no_window
+
+SMALL = ("--size", "4KiB,1MiB", "--pages", "4KiB", "--rounds", "5", "--threads", "1", "--limit-bytes", "2MiB")
+
+
+@contextmanager
+def _opened(_: str) -> Iterator[Kernel]:
+    yield Kernel()
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = RdmaDevices(devices=(device("mlx5_0", state="DOWN"), device("mlx5_1"), device("mlx5_2")))
+    monkeypatch.setattr(register_probe, "read_devices", lambda: found)
+    measure = functools.partial(register_probe.measure, open_domain=_opened, open_window=no_window)
+    monkeypatch.setattr(register_probe, "measure", measure)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_every_active_device_is_measured_and_every_limit_has_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "register", *SMALL, "--kv", "1MiB", "-f", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validate(document, published_schema("kvdiag.probe-register-1"))
+    assert document["settings"]["devices"] == ["mlx5_1", "mlx5_2"]
+    assert [row["devices"] for row in document["devices"]] == [1, 2]
+    limits = {row["name"]: row["status"] for row in document["limits"]}
+    assert limits.keys() == {"memlock", "max_mr", "max_mr_size", "bar1"}
+    assert limits["bar1"] == "not_observable"
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_the_text_names_what_cannot_be_observed_and_judges_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "register", *SMALL, "--device", "mlx5_2", "--budget-ms", "0"]) == 2
+    out = capsys.readouterr().out
+    assert "bar1: not observable here: no GPU driver is loaded" in out
+    assert "registration may not be in the request path" in out and "the budget is 0 ms" in out
+    assert main(["probe", "register", "--device", "mlx5_2,mlx5_9"]) == 64
+    assert "--device mlx5_9: there is none; there are mlx5_0, mlx5_1, mlx5_2" in capsys.readouterr().err
 
 
 def test_without_a_device_there_is_nothing_to_measure(

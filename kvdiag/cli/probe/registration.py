@@ -1,4 +1,4 @@
-"""`kvdiag probe register`: what registering memory costs on this host's RDMA device."""
+"""`kvdiag probe register`: what registering memory costs on this host's RDMA devices."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,9 @@ def register(app: typer.Typer) -> None:
 
 
 def probe_register(
-    device: flags.Device = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="RDMA device, or several: a,b; default: all with an ACTIVE port.")
+    ] = None,
     size: flags.Size = "4KiB,1MiB,16MiB,64MiB",
     pages: Annotated[str, typer.Option("--pages", help="Of 4KiB, thp, hugetlb.")] = "4KiB,thp,hugetlb",
     regions: Annotated[str, typer.Option("--regions", help="Cut the largest size into so many regions.")] = "1,64,1024",
@@ -24,7 +26,7 @@ def probe_register(
         float | None, typer.Option("--budget-ms", min=0, help="Fail (exit 2) where registering --kv takes longer.")
     ] = None,
     limit_bytes: Annotated[
-        str, typer.Option("--limit-bytes", help="Pin at most so much in search of the memlock limit.")
+        str, typer.Option("--limit-bytes", help="Pin at most so much in search of limits.")
     ] = "256MiB",
     limit_regions: Annotated[
         int, typer.Option("--limit-regions", min=1, max=1 << 22, help="Make at most so many regions.")
@@ -34,9 +36,9 @@ def probe_register(
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
 ) -> int:
-    """Time registration by size, page kind, regions and threads, find its limits, and judge it for the request path.
+    """Time registration by size, page kind, regions, threads and devices; find its limits; judge the request path.
 
-    Needs no peer. Example: kvdiag probe register --device mlx5_0 --kv 640MiB --budget-ms 5
+    Needs no peer. Example: kvdiag probe register --device mlx5_0,mlx5_1 --kv 640MiB --budget-ms 5
     """
     return _run(**locals())
 
@@ -59,9 +61,10 @@ def _run(**given: Any) -> int:
     threads = _finish.parse_counts(given["threads"], "--threads", most=256)
     kv_bytes = parse_size(given["kv"], "--kv", most=most)
     limit_bytes = parse_size(given["limit_bytes"], "--limit-bytes", most=most)
-    device, link = probe.choose_device(given["device"])
+    devices, link = probe.choose_devices(given["device"])
     settings = RegisterSettings(
-        device=device,
+        device=devices[0],
+        devices=devices,
         sizes=sizes,
         pages=pages,
         regions=regions,
@@ -80,6 +83,7 @@ def _run(**given: Any) -> int:
         rows=tuple(found.rows),
         regions=tuple(found.regions),
         threads=tuple(found.threads),
+        devices=tuple(found.devices),
         limits=found.limits,
         verdict=verdict,
         judgements=judged,
@@ -87,4 +91,5 @@ def _run(**given: Any) -> int:
     )
     metrics = [one for row in found.rows for one in (row.register, row.deregister)]
     metrics += [row.register for row in found.regions] + [row.per_second for row in found.threads] + [cost]
+    metrics += [one for row in found.devices for one in (row.one_after_another, row.side_by_side)]
     return _finish.finish(document, render, given, metrics)
