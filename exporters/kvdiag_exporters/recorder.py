@@ -225,7 +225,9 @@ def _number(value: float | Buckets, recorded: Recorded) -> float:
 
 
 def _possible(value: object) -> bool:
-    return value is not None and not (isinstance(value, int | float) and (value < 0 or not math.isfinite(value)))
+    return value not in (None, (), {}) and not (
+        isinstance(value, int | float) and (value < 0 or not math.isfinite(value))
+    )
 
 
 def _fields(row: TransferRecord | BundleEvent) -> Iterator[tuple[str, Any]]:

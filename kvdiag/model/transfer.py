@@ -1,6 +1,13 @@
 """One request's KV transfer as a row of a trace bundle: identity, pair, sizes and additive stages."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Grade = Literal["measured", "derived", "estimated", "absent"]
+"""How a value is known: read from one clock or counter; computed from such values; an upper bound or a guess of the
+source itself; not at all.
+"""
 
 STAGES = (
     "queue_s",
@@ -22,7 +29,11 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRecord:
-    """Seconds, bytes and counts; None means "not observed", never zero. Stages present add up to `ttft_s`."""
+    """Seconds, bytes and counts; None means "not observed", never zero. Stages present add up to `ttft_s`.
+
+    `evidence` grades the columns that are not plainly measured, `missing` says in a line each what the record lacks
+    and why, `sources` names what it was joined from; all three are empty where one program wrote the whole row.
+    """
 
     request_id: str
     arrival_s: float
@@ -50,6 +61,15 @@ class TransferRecord:
     batch_tokens: float | None = None
     batch_requests: float | None = None
     direction: str | None = None
+    output_tokens: float | None = None
+    trace_id: str | None = None
+    evidence: Mapping[str, Grade] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def grade(self, column: str) -> Grade:
+        """Return how a column's value is known; "absent" where there is none."""
+        return "absent" if getattr(self, column) is None else self.evidence.get(column, "measured")
 
     def stage(self, name: str) -> float | None:
         """Return the seconds of one of STAGES, or None where it was not observed."""

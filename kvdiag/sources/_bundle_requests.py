@@ -21,6 +21,8 @@ _NUMBERS = (
     "batch_tokens",
     "batch_requests",
 )
+_CARRIED = ("output_tokens", "trace_id", "evidence", "missing", "sources")
+"""Columns that say more of a row and enter no diagnosis."""
 _GRANULARITIES = (
     ("kv_wait_s", ("admit_s", "pull_wait_s", "setup_s", "register_s", "handle_s", "post_s", "wire_s")),
     ("pre_transfer_s", ("admit_s", "pull_wait_s", "setup_s", "register_s", "handle_s")),
@@ -48,7 +50,7 @@ def read_requests(table: Table, notes: list[str]) -> RequestColumns:
             raise InputError(f"{_file(table)}: no column {name}; it has {', '.join(table.names)}")
     numbers = {name: table.numbers(name) for name in _NUMBERS if name in table.names}
     labels = {name: table.labels(name) for name in _TEXTS if name in table.names}
-    unknown = [name for name in table.names if name not in (*_NUMBERS, *_TEXTS, "request_id")]
+    unknown = [name for name in table.names if name not in (*_NUMBERS, *_TEXTS, *_CARRIED, "request_id")]
     if unknown:
         notes.append(f"{_file(table)}: column(s) {', '.join(sorted(unknown))} are not known and were not used")
     ids = _ids(table)
