@@ -1,6 +1,7 @@
 """Every number the ledger needs per request, as named columns of one matrix."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -42,7 +43,9 @@ class Columns:
 
     `driver_of[j]` and `dose_of[j]` are indices into `mechanisms`, `push_of[j]` a waiting stage and such an index;
     `stage_drivers[s]` and `stage_doses[s]` list which of them act in stage s; `owner[s]` is the mechanism that owns
-    stage s, or -1; `served` as in `build_columns`; `slowdown` is the logarithm of what slows prefill unexplained.
+    stage s, or -1; `served` as in `build_columns`; `slowdown` is the logarithm of what slows prefill unexplained;
+    `driver_by_load` lists the drivers whose seconds belong to the factors of the load, `driver_shared` what parts of a
+    driver belong to which other mechanisms.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -64,6 +67,8 @@ class Columns:
     stage_doses: tuple[tuple[int, ...], ...]
     owner: tuple[int, ...]
     slowdown: float = 0.0
+    driver_by_load: frozenset[int] = frozenset()
+    driver_shared: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -101,11 +106,16 @@ def build_columns(
     pushes = pushes or {}
     stages = frame.stages.names
     fine = [set(fine_stages(name)) for name in stages]
-    driver_columns, driver_of, driver_stages = [], [], []
+    driver_columns, driver_of, driver_stages, by_load = [], list[int](), [], set[int]()
+    shared: dict[int, dict[int, float]] = {}
+    positions = {mechanism.cause.id: index for index, mechanism in enumerate(found)}
     dose_columns, dose_of, ceilings, turn = [], [], [], []
     for index, mechanism in enumerate(found):
         for driver in () if isinstance(mechanism.drivers, Missing) else mechanism.drivers:
             driver_columns.append(driver.column / _size(driver.column))
+            if driver.by_load:
+                by_load.add(len(driver_of))
+            shared[len(driver_of)] = {positions[one]: part for one, part in driver.shared.items() if one in positions}
             driver_of.append(index)
             driver_stages.append(set(driver.stages))
         dose = mechanism.active_dose
@@ -151,6 +161,8 @@ def build_columns(
         ),
         owner=tuple(_owner(found, name) for name in stages),
         slowdown=0.0 if frame.standing else compute_slowdown(frame),
+        driver_by_load=frozenset(by_load),
+        driver_shared=shared,
     )
 
 

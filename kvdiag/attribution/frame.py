@@ -72,6 +72,8 @@ class Frame:
     counters: CounterBank
     standing: bool = False
     _rates: dict[str, dict[str, NodeRate]] = field(default_factory=dict)
+    memo: dict[str, object] = field(default_factory=dict)
+    """What was computed once of this frame, by name."""
 
     @property
     def rows(self) -> int:

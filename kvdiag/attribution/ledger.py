@@ -10,18 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import Load
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
 from kvdiag.attribution.nnls import bounded_least_squares
+from kvdiag.attribution.queue_share import drift_parts, load_parts
 
 UNKNOWN_PENALTY = 0.5
 """Ridge, as a share of their own weight, on the steps that no cause explains: a dose that is noisier than about 0.7 of
 its mean within the incident loses to them, so a decoy on one node does not collect what happened on all."""
 QUEUE = "queue_s"
-LEAST_LOAD_GROWTH = 2.0
-"""Load growth counts from two standard errors on, and from LEAST_LOAD_LOG."""
-LEAST_LOAD_LOG = 0.03
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,18 +38,6 @@ class Ledger:
     base_mean: Floats
     base_weights: Floats
     incident_weights: Floats
-
-
-def load_logs(columns: Columns) -> Floats:
-    """Return by mechanism the logarithm of its load factor, zero where it is within its error."""
-    logs = np.zeros(len(columns.mechanisms))
-    for index, mechanism in enumerate(columns.mechanisms):
-        load = mechanism.load
-        if isinstance(load, Load):
-            value = float(np.log(max(load.ratio, 1e-9)))
-            if abs(value) > max(LEAST_LOAD_GROWTH * load.error, LEAST_LOAD_LOG):
-                logs[index] = value
-    return logs
 
 
 def solve(
@@ -82,7 +67,7 @@ def solve(
             continue
         raw, cut = columns.raw.start + s, columns.cut.start + s
         if name == QUEUE or name in columns.served:
-            booked = _wait(columns, name, shift[:, raw], mean_incident, weights, raw)
+            booked = _wait(columns, name, mean_base[:, raw], mean_incident, weights, raw)
         else:
             booked = _stage(columns, s, within_base, centred, shift, mean_base, weights, raw, cut, penalty)
         by_stage[:, s, :causes] = booked
@@ -141,15 +126,22 @@ def _stage(
     count = len(shift)
     booked = np.zeros((count, len(columns.mechanisms)))
     drivers = [columns.drivers.start + j for j in columns.stage_drivers[s]]
+    drift = drift_parts(columns)
     slopes = bounded_least_squares(
         within_base[:, drivers][:, :, drivers], within_base[:, drivers, cut], np.full((count, len(drivers)), np.inf)
     )
     for position, j in enumerate(columns.stage_drivers[s]):
         column, index = drivers[position], columns.driver_of[j]
-        booked[:, index] += slopes[:, position] * shift[:, column]
-        for period in (0, 1):
-            weights[period, :, index, column] += slopes[:, position]
-            weights[period, :, index, 0] -= slopes[:, position] * mean_base[:, column]
+        others = columns.driver_shared.get(j, {})
+        shares = {index: 1.0 - sum(others.values()), **others}
+        if j in columns.driver_by_load and drift.any():
+            shares = {one: float(drift[one]) for one in np.flatnonzero(drift).tolist()}
+        for one, share in shares.items():
+            part = share * slopes[:, position]
+            booked[:, one] += part * shift[:, column]
+            for period in (0, 1):
+                weights[period, :, one, column] += part
+                weights[period, :, one, 0] -= part * mean_base[:, column]
     excess = shift[:, raw] - (slopes * shift[:, drivers]).sum(axis=1)
     explained = np.zeros(count)
     target = centred[:, :, cut] - np.einsum("kmd,kd->km", centred[:, :, drivers], slopes)
@@ -195,26 +187,25 @@ def _dose_slopes(
     return slopes
 
 
-def _wait(columns: Columns, name: str, excess: Floats, mean_incident: Floats, weights: Floats, raw: int) -> Floats:
+def _wait(columns: Columns, name: str, before: Floats, mean_incident: Floats, weights: Floats, raw: int) -> Floats:
     """Book a waiting stage: to what lengthened the service behind it, then the queue to load factors that grew."""
-    booked = np.zeros((len(excess), len(columns.mechanisms)))
-    rising = np.maximum(excess, 0.0)
+    booked = np.zeros((len(before), len(columns.mechanisms)))
+    rising = np.maximum(mean_incident[:, raw] - before, 0.0)
     pushes = [(columns.pushes.start + j, index) for j, (stage, index) in enumerate(columns.push_of) if stage == name]
-    whole = sum((mean_incident[:, column] for column, _ in pushes), np.zeros(len(excess)))
+    whole = sum((mean_incident[:, column] for column, _ in pushes), np.zeros(len(before)))
     scale = np.where(whole > 0, np.minimum(1.0, rising / np.where(whole > 0, whole, 1.0)), 0.0)
     for column, index in pushes:
         booked[:, index] += scale * mean_incident[:, column]
         weights[1, :, index, column] += scale
     rest = rising - scale * whole
-    parts = np.zeros(len(columns.mechanisms))
     owner = columns.owner[columns.stages.index(name)]
-    logs = load_logs(columns)
-    if name == QUEUE and logs.sum() > 0:
-        # Service that became slower for no known reason fills the queue as load does: its part stays unexplained.
-        parts = np.maximum(logs, 0.0) / (np.maximum(logs, 0.0).sum() + columns.slowdown)
-    elif owner >= 0:
-        parts[owner] = 1.0
-    for index in np.flatnonzero(parts).tolist():
-        booked[:, index] += parts[index] * rest
-        weights[1, :, index, raw] += parts[index] * rest / np.maximum(mean_incident[:, raw], 1e-12)
+    parts = np.zeros_like(booked)
+    if name == QUEUE:
+        parts = load_parts(columns, before, mean_incident[:, raw])
+    if owner >= 0 and not parts.any():
+        parts[:, owner] = 1.0
+    for index in np.flatnonzero(parts.any(axis=0)).tolist():
+        seconds = parts[:, index] * rest
+        booked[:, index] += seconds
+        weights[1, :, index, raw] += seconds / np.maximum(mean_incident[:, raw], 1e-12)
     return booked

@@ -33,7 +33,8 @@ CRITICAL = 0.10
 SHIFT = 3.0
 """Mean prompt lengths of two samples differ by chance; three standard errors are chance once in seven hundred."""
 OVERSHADOWED = 3.0
-"""Load and prompt lengths always drift; a fault is the news unless the drift is three times its size."""
+"""Load and prompt lengths always drift; a fault is the news unless the drift is three times its size, or in any case
+where the fault itself is critical: repairing it helps at once, however much the load grew beside it."""
 STANDING_UNEXPLAINED = 0.10
 """Without a baseline, seconds above expectation are reported from a tenth of the expected mean on."""
 UNEXPLAINED = 0.05
@@ -111,7 +112,8 @@ def assess(
         for i, one in enumerate(columns.mechanisms)
     )
     large = tuple((point.excess[0, :-1] > bar * base_mean).tolist())
-    order = _order(columns, score[:-1], large if standing else passes, np.inf if standing else OVERSHADOWED)
+    critical = np.maximum(point.excess[0] / base_mean, tail / max(base_p99, 1e-12)) >= CRITICAL
+    order = _order(columns, score[:-1], large if standing else passes, critical | standing)
     order = _after(order, secondary, passes)
     counted = relative[:, [i for i, one in enumerate(columns.mechanisms) if not (standing and one.cause.workload)]]
     return Assessment(
@@ -177,10 +179,10 @@ def _leads(columns: Columns, relative: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def _order(columns: Columns, score: Floats, passes: tuple[bool, ...], overshadowed: float) -> tuple[int, ...]:
-    """Rank by score; a fault that `passes` goes before workload drift up to `overshadowed` times its size."""
+def _order(columns: Columns, score: Floats, passes: tuple[bool, ...], critical: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Rank by score; a fault that `passes` goes before workload drift up to OVERSHADOWED times its size, or any."""
     leads = [
-        ok and not one.cause.workload and score[i] * overshadowed >= score.max()
+        ok and not one.cause.workload and (bool(critical[i]) or score[i] * OVERSHADOWED >= score.max())
         for i, (one, ok) in enumerate(zip(columns.mechanisms, passes, strict=True))
     ]
     return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))

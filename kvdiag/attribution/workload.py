@@ -1,6 +1,7 @@
 """What a request would have cost at the baseline's cache hit ratio, and by how much a factor of the load changed."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,16 @@ class LostHits:
         """Whether that is more than one standard error from turning over."""
         return abs(self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) > self.error
 
+    @property
+    def prefix_share(self) -> float:
+        """The part of the loss to book to lost prefixes, the rest to lost histories: 1 or 0 where that is clear.
+
+        Else the probability that first turns lost theirs too, their measured loss being normal around the true one.
+        """
+        if self.is_clear or self.error <= 0:
+            return 1.0 if self.first_too else 0.0
+        return NormalDist().cdf((self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) / self.error)
+
 
 def lost_hits(frame: Frame) -> LostHits | None:
     """Return what first and later turns lost; None where turns or hits are not recorded or too few."""
@@ -84,9 +95,9 @@ def lost_hits(frame: Frame) -> LostHits | None:
             rows = (turn_class(frame) == kind) & period
             if not rows.any() or prompt[rows].sum() <= 0:
                 return None
-            share = 1 - float(uncached[rows].sum() / prompt[rows].sum())
-            rest = prompt[rows] - uncached[rows] - share * prompt[rows]
-            hits.append((share, float(rest.std() / np.sqrt(rows.sum()) / prompt[rows].mean())))
+            # Every request counts alike: weighted by tokens, a few long prompts would decide.
+            ratio = 1 - uncached[rows] / np.maximum(prompt[rows], 1.0)
+            hits.append((float(ratio.mean()), float(ratio.std() / np.sqrt(rows.sum()))))
         if hits[0][0] < LEAST_HITS:
             return None
         lost.append(1 - hits[1][0] / hits[0][0])

@@ -2,8 +2,8 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +56,16 @@ class Dose:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Driver:
-    """A normal driver of stages (tokens, bytes): its seconds per unit are learnt from the baseline alone."""
+    """A normal driver of stages (tokens, bytes): its seconds per unit are learnt from the baseline alone.
+
+    What a driver `by_load` costs more belongs to the factors of the offered load that grew, not to its own cause;
+    `shared` gives a part of it to other causes, by their id.
+    """
 
     column: Floats
     stages: tuple[str, ...]
+    by_load: bool = False
+    shared: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """cache.multi_turn_recompute: later turns compute their conversation's history again."""
 
 from kvdiag.attribution.causes.base import Cause, Dose, Driver, Load
-from kvdiag.attribution.causes.cache_prefix_miss import evidence, miss_load, standing_dose, strength
+from kvdiag.attribution.causes.cache_prefix_miss import evidence, part_of, prefix_share, standing_dose, strength
 from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.loads import factors
 from kvdiag.attribution.workload import lost_hits, recomputed
 from kvdiag.model.missing import Missing
 
@@ -10,18 +11,18 @@ from kvdiag.model.missing import Missing
 def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     """Return the tokens computed beyond the baseline's hit ratio, if first turns hit the cache as before."""
     tokens = recomputed(frame)
-    lost = lost_hits(frame)
-    if tokens is None or lost is None:
+    if tokens is None or lost_hits(frame) is None:
         return Missing("requests have no uncached_tokens and turn beside prompt_tokens")
-    return () if lost.first_too else (Driver(column=tokens, stages=("prefill_s",)),)
+    # Where that cannot be told, the driver of cache.prefix_miss shares its seconds with this cause.
+    return () if prefix_share(frame) > 0 else (Driver(column=tokens, stages=("prefill_s",)),)
 
 
 def load(frame: Frame) -> Load | Missing:
     """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
-    lost = lost_hits(frame)
-    if lost is None or lost.first_too:
+    share = prefix_share(frame)
+    if share == 1:
         return Missing("first turns lost cached tokens too, or turns are not recorded")
-    return miss_load(frame)
+    return part_of(factors(frame).miss, 1 - share)
 
 
 def standing(frame: Frame) -> Dose | Missing:

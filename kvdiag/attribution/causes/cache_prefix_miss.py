@@ -4,8 +4,9 @@ import numpy as np
 
 from kvdiag.attribution.causes.base import SEEN, UNCLEAR, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.loads import factors
 from kvdiag.attribution.waves import hit_waves
-from kvdiag.attribution.workload import lost_hits, recomputed, usual_uncached
+from kvdiag.attribution.workload import lost_hits, recomputed
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -15,13 +16,22 @@ def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     tokens = recomputed(frame)
     if tokens is None:
         return Missing("requests have no uncached_tokens beside prompt_tokens")
-    return (Driver(column=tokens, stages=("prefill_s",)),) if _first_turns_miss(frame) else ()
+    share = prefix_share(frame)
+    shared = {"cache.multi_turn_recompute": 1 - share} if 0 < share < 1 else {}
+    return (Driver(column=tokens, stages=("prefill_s",), shared=shared),) if share > 0 else ()
 
 
-def _first_turns_miss(frame: Frame) -> bool:
-    """Whether first turns miss too, or that cannot be told from the rows."""
+def prefix_share(frame: Frame) -> float:
+    """Return the part of lost hits that is booked to lost prefixes; all of it where turns are not recorded."""
     lost = lost_hits(frame)
-    return lost is None or lost.first_too
+    return 1.0 if lost is None else lost.prefix_share
+
+
+def part_of(load: Load | Missing, share: float) -> Load | Missing:
+    """Return that share of a factor's logarithm."""
+    if isinstance(load, Missing) or share == 1:
+        return load
+    return Load(ratio=load.ratio**share, error=load.error * share)
 
 
 def strength(frame: Frame) -> float:
@@ -32,20 +42,8 @@ def strength(frame: Frame) -> float:
 
 def load(frame: Frame) -> Load | Missing:
     """Return the ratio of computed tokens to what the baseline's hit ratio leaves."""
-    if not _first_turns_miss(frame):
-        return Missing("first turns hit the cache as before")
-    return miss_load(frame)
-
-
-def miss_load(frame: Frame) -> Load | Missing:
-    """Return by which factor cache misses alone raised the tokens to compute."""
-    extra, usual = recomputed(frame), usual_uncached(frame)
-    if extra is None or usual is None:
-        return Missing("requests have no uncached_tokens beside prompt_tokens")
-    mean = max(float(usual[frame.incident].mean()), 1e-9)
-    after = extra[frame.incident]
-    error = float(after.std() / max(len(after), 1) ** 0.5 / mean)
-    return Load(ratio=max(1 + float(after.mean()) / mean, 1e-6), error=error)
+    share = prefix_share(frame)
+    return part_of(factors(frame).miss, share) if share > 0 else Missing("first turns hit the cache as before")
 
 
 def evidence(frame: Frame) -> tuple[Evidence, ...]:

@@ -4,7 +4,8 @@ import numpy as np
 
 from kvdiag.attribution.causes.base import KV_STAGES, Cause, Driver, Load
 from kvdiag.attribution.frame import Frame
-from kvdiag.attribution.workload import log_ratio, usual_uncached
+from kvdiag.attribution.loads import factors
+from kvdiag.attribution.workload import usual_uncached
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -24,10 +25,7 @@ def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
 
 def load(frame: Frame) -> Load | Missing:
     """Return the ratio of mean tokens to compute per request, at the baseline's hit ratio."""
-    tokens = usual_uncached(frame)
-    if tokens is None:
-        return Missing("requests have no prompt_tokens")
-    return log_ratio(tokens, frame.incident)
+    return factors(frame).length
 
 
 def evidence(frame: Frame) -> tuple[Evidence, ...]:
