@@ -1,0 +1,21 @@
+"""The names in the NIXL instrumentation's spans and metrics, shared by who writes and who reads them."""
+
+SCOPE = "kvdiag.nixl"
+
+REGISTER = "nixl.register_memory"
+DEREGISTER = "nixl.deregister_memory"
+ADD_PEER = "nixl.add_remote_agent"
+CONNECT = "nixl.make_connection"
+PREPARE = "nixl.prepare"
+TRANSFER = "nixl.transfer"
+
+AGENT = "nixl.agent"
+PEER = "nixl.peer"
+BACKEND = "nixl.backend"
+OPERATION = "nixl.operation"
+DIRECTION = "nixl.direction"
+BYTES = "nixl.bytes"
+DESCRIPTORS = "nixl.descriptors"
+MEMORY = "nixl.memory_type"
+POST_S = "nixl.post_seconds"
+WAIT_S = "nixl.wait_seconds"

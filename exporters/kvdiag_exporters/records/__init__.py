@@ -1,0 +1,1 @@
+"""Per-request records: what engines send or log, decoded, joined, and kept for a while."""

@@ -1,0 +1,119 @@
+"""Where pieces of records come together: joined by one thread's clockwork, given on, counted."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvdiag.derive.join import Joiner
+from kvdiag.model.record import HandleTransfer, Piece, RequestPiece, WindowRecord
+from kvdiag.model.transfer import TransferRecord
+from kvdiag.sources.base import Clock
+from kvdiag_exporters.records.span import Names, Reader, Span, readers
+
+_log = logging.getLogger(__name__)
+TICK_S = 0.25
+
+Rows = Callable[[Sequence[TransferRecord]], None]
+Pieces = Callable[[Sequence[Piece]], None]
+
+
+@dataclass(slots=True)
+class HubCounts:
+    """Since the start: spans `read`, `foreign` ones of programs or operations that no reader knows, `invalid` ones
+    that no clock can give; `pieces` taken in.
+    """
+
+    read: int = 0
+    foreign: int = 0
+    invalid: int = 0
+    pieces: int = 0
+
+
+class Hub:
+    """Takes spans and pieces from any thread; `on_rows` and `on_pieces` are called by its own, one batch at a time."""
+
+    def __init__(self, names: Names, clock: Clock, joiner: Joiner | None = None) -> None:
+        self.counts = HubCounts()
+        self.joiner = joiner or Joiner()
+        self._names, self._clock = names, clock
+        self._readers: tuple[Reader, ...] = readers()
+        self._rows: list[Rows] = []
+        self._pieces: list[Pieces] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+
+    def on_rows(self, sink: Rows) -> None:
+        """Add a receiver of joined requests."""
+        self._rows.append(sink)
+
+    def on_pieces(self, sink: Pieces) -> None:
+        """Add a receiver of transfers and windows as they come; called by the thread that brings them."""
+        self._pieces.append(sink)
+
+    def take_spans(self, spans: Iterable[Span]) -> None:
+        """Read spans; those of no known program are counted and left."""
+        pieces: list[Piece] = []
+        read = foreign = invalid = 0
+        for span in spans:
+            read += 1
+            if not 0 < span.start_s <= span.end_s:
+                invalid += 1
+                continue
+            for reader in self._readers:
+                found = reader(span, self._names)
+                if found is not None:
+                    pieces += found
+                    break
+            else:
+                foreign += 1
+        with self._lock:
+            self.counts.read += read
+            self.counts.foreign += foreign
+            self.counts.invalid += invalid
+        self.take(pieces)
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Take pieces in; those of requests are joined, all but requests' are given on as they are."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self.counts.pieces += len(pieces)
+            for piece in pieces:
+                if isinstance(piece, RequestPiece) or (isinstance(piece, HandleTransfer) and piece.keys):
+                    self.joiner.add(piece, now_s)
+        others = [one for one in pieces if isinstance(one, HandleTransfer | WindowRecord)]
+        if others:
+            for sink in self._pieces:
+                sink(others)
+
+    def tick(self) -> int:
+        """Give on the requests that are due; return how many."""
+        with self._lock:
+            rows = self.joiner.take(self._clock.monotonic_s())
+        return self._give(rows)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop ticking and give on everything that is still waited for, as it is."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+        with self._lock:
+            rows = self.joiner.drain()
+        self._give(rows)
+
+    def _give(self, rows: Sequence[TransferRecord]) -> int:
+        if rows:
+            for sink in self._rows:
+                sink(rows)
+        return len(rows)
+
+    def _run(self) -> None:
+        while not self._stop.wait(TICK_S):
+            try:
+                self.tick()
+            except Exception:  # a receiver that fails must not end the joining
+                _log.exception("giving on joined records failed")

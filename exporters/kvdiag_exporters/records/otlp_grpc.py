@@ -1,0 +1,74 @@
+"""OTLP over gRPC: the trace service alone, with bounded messages, calls and idle connections."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from kvdiag.errors import UnavailableError
+from kvdiag_exporters.records.otlp import MOST_BYTES, from_request
+from kvdiag_exporters.records.span import Span
+
+THREADS = 4
+MOST_CALLS = 64
+"""At a time, waiting ones counted; a further one is answered RESOURCE_EXHAUSTED, and its sender tries again."""
+_SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_metadata_size", 16384),
+    ("grpc.max_concurrent_streams", MOST_CALLS),
+    # A peer that went without a word is found by pings, and one that says nothing is let go: both in milliseconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.handshake_timeout_ms", 10_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
+
+Accept = Callable[[Iterable[Span]], None]
+
+
+class OtlpGrpc:
+    """Listens until `stop`; `address` is HOST:PORT as bound."""
+
+    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES) -> None:
+        def export(request: Any, _context: grpc.ServicerContext) -> Any:
+            accept(list(from_request(request)))
+            return ExportTraceServiceResponse()
+
+        handler = grpc.unary_unary_rpc_method_handler(
+            export,
+            request_deserializer=ExportTraceServiceRequest.FromString,
+            response_serializer=ExportTraceServiceResponse.SerializeToString,
+        )
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="otlp-grpc")
+        self._server = grpc.server(
+            self._pool,
+            handlers=(grpc.method_handlers_generic_handler(_SERVICE, {"Export": handler}),),
+            options=(*_OPTIONS, ("grpc.max_receive_message_length", most_bytes)),
+            maximum_concurrent_rpcs=MOST_CALLS,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            bound = self._server.add_insecure_port(f"{shown}:{port}")
+        except RuntimeError as error:
+            self._pool.shutdown(wait=False)
+            raise UnavailableError(
+                f"records.otlp_grpc: cannot listen on {shown}:{port}; it is taken, or no address of this host; choose "
+                "another (port 0: any free one)"
+            ) from error
+        self.address = f"{shown}:{bound}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take no more calls; those in progress are cut after half a second."""
+        self._server.stop(0.5).wait(1.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,174 @@
+"""OTLP over HTTP (POST /v1/traces, protobuf or JSON, gzip): bounded connections, bodies and waiting."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag_exporters.records.otlp import MOST_BYTES, from_json, from_protobuf, unpack
+from kvdiag_exporters.records.span import Span
+
+_log = logging.getLogger(__name__)
+MOST_CONNECTIONS = 64
+"""At a time; one more is closed at once, and its sender tries again."""
+CYCLE_S = 30.0
+"""For one request and the idle time before it: an SDK sends every 5 s by default, OTEL_BSP_SCHEDULE_DELAY."""
+PATH = "/v1/traces"
+_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
+
+Accept = Callable[[Iterable[Span]], None]
+
+
+class OtlpHttp:
+    """Listens until `stop`; `address` is HOST:PORT as bound. `refused` counts connections beyond the limit, `overdue`
+    ones that were cut for their slowness, `rejected` requests that were no export.
+    """
+
+    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES) -> None:
+        try:
+            self._server = _Server(host, port, accept, most_bytes)
+        except OSError as error:
+            raise UnavailableError(
+                f"records.otlp_http: cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+                "address (port 0: any free one)"
+            ) from error
+        bound_host, bound_port = self._server.server_address[:2]
+        self.address = f"[{bound_host!s}]:{bound_port}" if ":" in str(bound_host) else f"{bound_host!s}:{bound_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="otlp-http", daemon=True)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        server = self._server
+        return {"refused": server.refused, "overdue": server.overdue, "rejected": server.rejected}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+        self._server.cut(float("inf"))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 32
+
+    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int) -> None:
+        self.accept, self.most_bytes = accept, most_bytes
+        self.refused = self.overdue = self.rejected = 0
+        self._deadlines: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer.server_bind would ask the resolver for this host's name, which can take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  (the base class names them)
+        with self._lock:
+            if len(self._deadlines) >= MOST_CONNECTIONS:
+                self.refused += 1
+                return False
+            self._deadlines[request] = time.monotonic() + CYCLE_S
+        return True
+
+    def new_cycle(self, connection: socket.socket) -> None:
+        """Give a connection CYCLE_S from now for its next request."""
+        with self._lock:
+            if connection in self._deadlines:
+                self._deadlines[connection] = time.monotonic() + CYCLE_S
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.overdue += self.cut(time.monotonic())
+
+    def cut(self, now_s: float) -> int:
+        """Cut the connections whose time is over, so that their threads end; return how many."""
+        with self._lock:
+            late = [one for one, deadline_s in self._deadlines.items() if deadline_s < now_s]
+        for one in late:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                _log.debug("a slow connection was gone already")
+        return len(late)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
+        _log.debug("request from %s failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = CYCLE_S
+    server: _Server
+
+    def handle_one_request(self) -> None:
+        self.server.new_cycle(self.connection)
+        super().handle_one_request()
+
+    def do_POST(self) -> None:
+        kind = self.headers.get_content_type()
+        if self.path.partition("?")[0] != PATH:
+            return self._refuse(404, f"only {PATH} is served here; metrics and logs are not taken")
+        if kind not in (_PROTOBUF, _JSON):
+            return self._refuse(415, f"content-type is {kind}; send {_PROTOBUF} or {_JSON}")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit():
+            return self._refuse(411, "there is no Content-Length; send the whole body at once")
+        if len(length) > 15 or int(length) > self.server.most_bytes:
+            return self._refuse(
+                413, f"{length[:15]} bytes are more than {self.server.most_bytes}; send smaller batches"
+            )
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            self.close_connection = True
+            self.server.rejected += 1
+            return None
+        try:
+            plain = unpack(body, self.headers.get("Content-Encoding", "").strip().lower(), self.server.most_bytes)
+            self.server.accept(list(from_json(plain) if kind == _JSON else from_protobuf(plain)))
+        except InputError as error:
+            return self._refuse(400, str(error), keep=True)
+        return self._answer(200, kind, b"{}" if kind == _JSON else b"")
+
+    def do_GET(self) -> None:
+        self._refuse(405, f"POST {PATH}")
+
+    def _refuse(self, status: int, why: str, *, keep: bool = False) -> None:
+        """Answer with google.rpc.Status, as OTLP wants it; the unread body ends the connection."""
+        self.server.rejected += 1
+        if not keep:
+            self.close_connection = True
+        if self.headers.get_content_type() == _PROTOBUF:
+            text = why.encode()[:127]
+            return self._answer(status, _PROTOBUF, b"\x12" + bytes([len(text)]) + text)
+        import msgspec
+
+        return self._answer(status, _JSON, msgspec.json.encode({"message": why}))
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
+        _log.debug("%s %s", self.client_address[0], format % args)
