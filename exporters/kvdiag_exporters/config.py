@@ -15,6 +15,7 @@ from kvdiag_exporters.config_errors import explain
 DEFAULT_LISTEN = "127.0.0.1:9846"
 _LISTEN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
 _Text = Annotated[str, Meta(min_length=1)]
+_Url = Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,6 +27,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     pid: Annotated[int, Meta(ge=1)] | None = None
     nixl_telemetry: _Text | None = None
     records: _Text | None = None
+    metrics: tuple[_Url, ...] = ()
+    transfer_csv: _Text | None = None
 
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,6 +108,8 @@ def engines(config: Config, node: str) -> tuple[Engine, ...]:
             pid=one.pid,
             nixl_telemetry=None if one.nixl_telemetry is None else Path(one.nixl_telemetry),
             records=None if one.records is None else Path(one.records),
+            metrics=one.metrics,
+            transfer_csv=None if one.transfer_csv is None else Path(one.transfer_csv),
         )
         for one in config.engines
     )
@@ -119,7 +124,12 @@ def _absolute(config: Config, base: Path) -> Config:
         root=str(base / config.root),
         address_file=place(config.address_file),
         engines=tuple(
-            msgspec.structs.replace(one, nixl_telemetry=place(one.nixl_telemetry), records=place(one.records))
+            msgspec.structs.replace(
+                one,
+                nixl_telemetry=place(one.nixl_telemetry),
+                records=place(one.records),
+                transfer_csv=place(one.transfer_csv),
+            )
             for one in config.engines
         ),
         recorder=config.recorder and msgspec.structs.replace(config.recorder, path=str(base / config.recorder.path)),

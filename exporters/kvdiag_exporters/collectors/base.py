@@ -17,7 +17,10 @@ from kvdiag_exporters.stream import RecordStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine to watch: the node it is seen as, its role ("prefill", "decode", "both"), and where it can be read."""
+    """One engine to watch: the node it is seen as, its role ("prefill", "decode", "both"), and where it can be read.
+
+    `metrics` are the addresses of Prometheus expositions, `transfer_csv` the folder of TensorRT-LLM's transfer files.
+    """
 
     name: str
     node: str
@@ -25,6 +28,8 @@ class Engine:
     pid: int | None = None
     nixl_telemetry: Path | None = None
     records: Path | None = None
+    metrics: tuple[str, ...] = ()
+    transfer_csv: Path | None = None
 
     @property
     def labels(self) -> tuple[str, str, str]:
