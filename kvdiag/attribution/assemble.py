@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvdiag.attribution.columns import Columns, Mechanism
-from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.attribution.frame import Floats, Frame, Spans
 from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.variance import VarianceSplit
 from kvdiag.attribution.verdict import Assessment
@@ -18,11 +18,12 @@ UNEXPLAINED_ACTION = (
 INTERVAL = (0.05, 0.95)
 
 
-def period(total: Floats, start_s: float, end_s: float) -> Period:
-    """Return count, mean, quantiles and variance of TTFT in a period."""
+def period(total: Floats, spans: Spans) -> Period:
+    """Return count, mean, quantiles and variance of TTFT in a period, which may be of several stretches of time."""
     return Period(
-        start_s=start_s,
-        end_s=end_s,
+        start_s=spans[0][0],
+        end_s=spans[-1][1],
+        seconds=sum(stop - begin for begin, stop in spans),
         requests=len(total),
         mean_s=float(total.mean()),
         p50_s=float(np.quantile(total, 0.5)),

@@ -13,6 +13,7 @@ from kvdiag.model.bundle import Bundle, Labels
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Role = Literal["prefill", "decode"]
+Spans = tuple[tuple[float, float], ...]
 
 CLOCK_PAD_S = 2.0
 """Nodes' clocks may be off by up to 2 s (trace bundle format): windows on counters are widened by that much."""
@@ -60,7 +61,9 @@ class NodeRate:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """Rows sorted by arrival; `incident` marks the period in question, which starts at `split_s`.
+    """Rows sorted by arrival; `incident` marks the period in question, from `split_s` to before `stop_s`.
+
+    The baseline is the rest: what came before, after, or both.
 
     `standing` frames have no baseline: every row is in question, and what is usual comes from expectation and peers.
     """
@@ -70,6 +73,7 @@ class Frame:
     incident: Mask
     split_s: float
     counters: CounterBank
+    stop_s: float = np.inf
     standing: bool = False
     _rates: dict[str, dict[str, NodeRate]] = field(default_factory=dict)
     memo: dict[str, object] = field(default_factory=dict)
@@ -90,6 +94,24 @@ class Frame:
     @property
     def end_s(self) -> float:
         return float(self.arrival_s[-1])
+
+    def spans(self, incident: bool) -> Spans:
+        """Return the stretches of time of one of the two periods, [from, to] in wall-clock seconds."""
+        begin, stop = (float(np.clip(one, self.start_s, self.end_s)) for one in (self.split_s, self.stop_s))
+        whole = ((begin, stop),) if incident else ((self.start_s, begin), (stop, self.end_s))
+        return tuple(span for span in whole if span[1] > span[0])
+
+    def period_s(self, incident: bool) -> float:
+        """Return how long a period lasts in all, in seconds (never zero)."""
+        return max(sum(stop - begin for begin, stop in self.spans(incident)), 1e-9)
+
+    def clock(self, incident: bool) -> Floats:
+        """Return the arrivals of a period's rows in seconds since its begin, the time of the other one cut out."""
+        arrival = self.arrival_s[self.incident == incident]
+        passed = np.zeros(len(arrival))
+        for begin, stop in self.spans(incident):
+            passed += np.clip(arrival - begin, 0.0, stop - begin)
+        return passed
 
     @property
     def sampling(self) -> float:
@@ -142,16 +164,26 @@ class Frame:
         return self._rates[metric]
 
     def _rate(self, metric: str, node: str) -> NodeRate:
-        edges = np.arange(self.start_s, self.split_s, REFERENCE_BIN_S)
-        step = min(REFERENCE_BIN_S, max(self.split_s - self.start_s, 1e-3))
-        bins = self.counters.mean(metric, node, edges, np.minimum(edges + step, self.split_s))
+        parts = []
+        for begin, stop in self.spans(incident=False):
+            edges = np.arange(begin, stop, REFERENCE_BIN_S)
+            step = min(REFERENCE_BIN_S, max(stop - begin, 1e-3))
+            parts.append(self.counters.mean(metric, node, edges, np.minimum(edges + step, stop)))
+        bins = np.concatenate(parts) if parts else np.zeros(0)
         bins = bins[np.isfinite(bins)]
         return NodeRate(
             node=node,
-            base=float(self.counters.mean(metric, node, self.start_s, self.split_s)),
+            base=self._mean(metric, node, self.spans(incident=False)),
             base_high=float(np.quantile(bins, 0.95)) if bins.size else float("nan"),
-            incident=float(self.counters.mean(metric, node, self.split_s, self.end_s)),
+            incident=self._mean(metric, node, self.spans(incident=True)),
         )
+
+    def _mean(self, metric: str, node: str, spans: Spans) -> float:
+        """Return the metric's mean over several stretches, NaN where none of them was recorded."""
+        means = np.array([float(self.counters.mean(metric, node, *span)) for span in spans])
+        known = np.isfinite(means)
+        lengths = np.array([stop - begin for begin, stop in spans])
+        return float(np.average(means[known], weights=lengths[known])) if known.any() else float("nan")
 
     def _peer_rate(self, metric: str, node: str) -> NodeRate:
         """Return the node's mean beside what is usual among the nodes of its side; zero for what should not happen."""
@@ -192,23 +224,23 @@ class Frame:
         """Return each row's node's requests per second over its period (sampling undone), for per-request doses."""
         labels = self.nodes(role)
         rate = np.zeros(self.rows)
-        spans = {False: self.split_s - self.start_s, True: self.end_s - self.split_s}
-        for period, span in spans.items():
-            here = self.incident == period
+        for period in (False, True):
+            here, span = self.incident == period, self.period_s(period)
             count = np.bincount(labels.codes[here] + 1, minlength=len(labels.names) + 1)
-            rate[here] = (count / max(span, 1e-9) / self.sampling)[labels.codes[here] + 1]
+            rate[here] = (count / span / self.sampling)[labels.codes[here] + 1]
         return np.maximum(rate, 1e-9)
 
 
-def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float) -> Frame:
-    """Return the frame of a bundle whose baseline ends where its incident starts, at `split_s`."""
-    counters = _bank(bundle)
+def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float, stop_s: float = np.inf) -> Frame:
+    """Return the frame of a bundle whose incident lasts from `split_s` to before `stop_s`."""
+    arrival = bundle.requests.numbers["arrival_s"]
     return Frame(
         bundle=bundle,
         stages=stages,
-        incident=bundle.requests.numbers["arrival_s"] >= split_s,
+        incident=(arrival >= split_s) & (arrival < stop_s),
         split_s=split_s,
-        counters=counters,
+        stop_s=stop_s,
+        counters=_bank(bundle),
     )
 
 

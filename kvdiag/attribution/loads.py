@@ -44,10 +44,10 @@ def factors(frame: Frame) -> Factors:
 
 
 def _factors(frame: Frame) -> Factors:
-    spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
+    spans = (frame.period_s(incident=False), frame.period_s(incident=True))
     after = int(frame.incident.sum())
     before = frame.rows - after
-    by_rows = np.log(max(after, 1) / max(spans[1], 1e-9) / max(before / max(spans[0], 1e-9), 1e-9))
+    by_rows = np.log(max(after, 1) / spans[1] / (max(before, 1) / spans[0]))
     rows_error = float(np.sqrt(1 / max(after, 1) + 1 / max(before, 1)))
     length, miss = _length(frame), _miss(frame)
     observed: list[tuple[tuple[float, float, float], float, float]] = [((1, 0, 0), float(by_rows), rows_error)]

@@ -21,27 +21,33 @@ from kvdiag.model.diagnosis import Diagnosis
 from kvdiag.model.missing import Missing
 
 
-def diagnose(bundle: Bundle, incident_start_s: float | None = None, seed: int = 0) -> Diagnosis:
-    """Return why TTFT varies and what changed it; `incident_start_s` in seconds on the bundle's clock.
+def diagnose(
+    bundle: Bundle, incident_start_s: float | None = None, seed: int = 0, *, incident_end_s: float | None = None
+) -> Diagnosis:
+    """Return why TTFT varies and what changed it; `incident_start_s` and `_end_s` in seconds on the bundle's clock.
 
     Without it, the bundle's own announced start counts, else a change point is searched. Deterministic for a seed.
-    UsageError where `incident_start_s` lies outside the recorded arrivals.
+    UsageError where they lie outside the recorded arrivals.
     """
     stages = stage_matrix(bundle.requests)
-    split = choose_split(bundle, stages, incident_start_s)
+    split = choose_split(bundle, stages, incident_start_s, incident_end_s)
     random = np.random.default_rng(seed)
     if split.at_s is None:
         return whole_period(standing_frame(bundle, stages), split, seed)
-    frame = build_frame(bundle, stages, split.at_s)
+    frame = build_frame(bundle, stages, split.at_s, split.stop_s)
     few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()))
     if few is not None:
         return whole_period(standing_frame(bundle, stages), split, seed, few)
     found = _against_baseline(frame, split, random)
-    if split.candidate is None or found.verdict.status == "cause":
+    if split.candidate is None or (found.verdict.status == "cause" and not _is_drift(found.verdict.cause)):
         return found
     # The change was only found, not announced: perhaps both sides of it are bad.
     throughout = whole_period(standing_frame(bundle, stages), split, seed)
     return throughout if throughout.verdict.status == "cause" else found
+
+
+def _is_drift(cause: str | None) -> bool:
+    return any(one.id == cause and one.workload for one in discover())
 
 
 def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -> Diagnosis:
@@ -49,15 +55,17 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
     occupancies = find_occupancies(frame)
     columns = build_columns(frame, found, *_pushes(frame, found, occupancies))
     total = frame.stages.ttft_s
-    ends = ((frame.start_s, frame.split_s), (frame.split_s, frame.end_s))
     blocks = [
-        moments(columns.matrix[rows], frame.arrival_s[rows], *span, total[rows])
-        for rows, span in zip((~frame.incident, frame.incident), ends, strict=True)
+        moments(columns.matrix[rows], frame.clock(which), 0.0, frame.period_s(which), total[rows])
+        for which, rows in ((False, ~frame.incident), (True, frame.incident))
     ]
     point = solve(columns, blocks[0].total[None], blocks[1].total[None])
     boot = solve(columns, blocks[0].resample(REPLICATES, random), blocks[1].resample(REPLICATES, random))
     seconds = row_seconds(frame, columns, point)
-    periods = (period(total[~frame.incident], *ends[0]), period(total[frame.incident], *ends[1]))
+    periods = (
+        period(total[~frame.incident], frame.spans(incident=False)),
+        period(total[frame.incident], frame.spans(incident=True)),
+    )
     tail = quantile_excess(total[frame.incident], seconds[frame.incident], 0.99)
     assessed = verdict.assess(columns, point, boot, tail, periods[0].p99_s, frame.rows)
     decided = verdict.decide(columns, point, assessed, tail, periods[0].p99_s)

@@ -4,51 +4,101 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvdiag.attribution.changepoint import THRESHOLD, ChangePoint, strongest_change
+from kvdiag.attribution.changepoint import THRESHOLD, ChangePoint, changes, strongest_change
 from kvdiag.attribution.frame import Floats
 from kvdiag.derive.stages import StageMatrix
 from kvdiag.errors import UsageError
 from kvdiag.model.bundle import Bundle
 
+LEAST_PERIOD = 0.1
+"""Neither period may hold less than a tenth of the requests, where both were only found."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """`at_s` is None where nothing changed; `how` says in one line where the split comes from."""
+    """The incident lasts from `at_s` (None: nothing changed) to before `stop_s`; `how` says who told, in one line."""
 
     at_s: float | None
     how: str
     candidate: ChangePoint | None = None
+    stop_s: float = np.inf
 
 
-def choose_split(bundle: Bundle, stages: StageMatrix, incident_start_s: float | None) -> Split:
-    """Return the given start, else the bundle's announced one, else the strongest change point, else none.
+def choose_split(
+    bundle: Bundle, stages: StageMatrix, incident_start_s: float | None, incident_end_s: float | None = None
+) -> Split:
+    """Return the given start, else the bundle's announced one, else what change points separate, else none.
 
-    UsageError where `incident_start_s` lies outside the recorded arrivals.
+    UsageError where `incident_start_s` or `incident_end_s` lies outside the arrivals, or they are not in order.
     """
     arrival = bundle.requests.numbers["arrival_s"]
     first, last = float(arrival[0]), float(arrival[-1])
+    if incident_end_s is not None and incident_start_s is None:
+        raise UsageError("--incident-end needs --incident-start: give both, on the bundle's own clock")
     if incident_start_s is not None:
-        if not first < incident_start_s <= last:
-            raise UsageError(
-                f"--incident-start {incident_start_s:.3f} is outside the recorded arrivals, "
-                f"{first:.3f} to {last:.3f} s; give a time on the bundle's own clock"
-            )
-        return Split(incident_start_s, f"given by the user: {_offset(incident_start_s, arrival)}")
+        _inside("--incident-start", incident_start_s, first, last)
+        stop = np.inf
+        until = ""
+        if incident_end_s is not None:
+            _inside("--incident-end", incident_end_s, first, last)
+            if incident_end_s <= incident_start_s:
+                raise UsageError(
+                    f"--incident-end {incident_end_s:.3f} is not after --incident-start {incident_start_s:.3f}"
+                )
+            stop, until = incident_end_s, f"; until {_offset(incident_end_s, arrival)}"
+        return Split(incident_start_s, f"given by the user: {_offset(incident_start_s, arrival)}{until}", None, stop)
     announced = bundle.incident_start_s
     if announced is not None and first < announced <= last:
         return Split(announced, f"announced in meta.json: {_offset(announced, arrival)}")
     why = "" if announced is None else "; the announced start lies outside the recorded arrivals"
     change, candidate = strongest_change(stages, arrival)
     if change is not None:
-        how = (
-            f"found by CUSUM in {change.series} (statistic {change.statistic:.2f}, threshold {THRESHOLD:g}; "
-            f"mean {change.change_s * 1e3:+.3g} ms): {_offset(change.split_s, arrival)}"
-        )
-        return Split(change.split_s, how + why, change)
+        return _between_changes(stages, arrival, change, why)
     if candidate is None:
         return Split(None, f"no change point: no series moved by 2 % of mean TTFT{why}")
     how = f"no change point: the strongest candidate, {candidate.series} at {_offset(candidate.split_s, arrival)}"
     return Split(None, f"{how}, has statistic {candidate.statistic:.2f} below {THRESHOLD:g}{why}", candidate)
+
+
+def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, why: str) -> Split:
+    """Return the stretch between two change points (or an end) that differs most from the rest, and is the worse."""
+    found = changes(stages, arrival, change)
+    ends = {end for one in found for end in (one.split_s, one.stop_s) if np.isfinite(end)}
+    edges = [-np.inf, *sorted(ends), np.inf]
+    series = stages.series(change.series)
+    best: tuple[float, float, float] | None = None
+    for i, begin in enumerate(edges[:-1]):
+        for stop in edges[i + 1 :]:
+            inside = (arrival >= begin) & (arrival < stop)
+            share = float(inside.mean())
+            if not LEAST_PERIOD <= share <= 1 - LEAST_PERIOD:
+                continue
+            contrast = abs(series[inside].mean() - series[~inside].mean()) * np.sqrt(share * (1 - share))
+            worse = stages.ttft_s[inside].mean() >= stages.ttft_s[~inside].mean()
+            if worse and (best is None or contrast > best[0]):
+                best = (float(contrast), begin, stop)
+    how = "found by CUSUM: " + "; ".join(
+        f"{one.series} (statistic {one.statistic:.2f}, threshold {THRESHOLD:g}; mean {one.change_s * 1e3:+.3g} ms) "
+        f"{_offset(one.split_s, arrival)}"
+        + (f" until {one.stop_s - arrival[0]:.1f} s" if np.isfinite(one.stop_s) else "")
+        for one in found
+    )
+    if best is None:
+        return Split(change.split_s, how + why, change)
+    _, begin, stop = best
+    if begin == -np.inf:
+        how += "; what comes first is the worse, and what follows the baseline"
+    elif stop < np.inf:
+        how += f"; from {begin - arrival[0]:.1f} to {stop - arrival[0]:.1f} s is the worse, the rest the baseline"
+    return Split(float(begin), how + why, change, float(stop))
+
+
+def _inside(flag: str, given_s: float, first: float, last: float) -> None:
+    if not first < given_s <= last:
+        raise UsageError(
+            f"{flag} {given_s:.3f} is outside the recorded arrivals, "
+            f"{first:.3f} to {last:.3f} s; give a time on the bundle's own clock"
+        )
 
 
 def _offset(at_s: float, arrival: Floats) -> str:

@@ -46,7 +46,7 @@ def _periods(split: Split, periods: tuple[Period, Period]) -> Step:
     lines = [split.how]
     for name, one in zip(("baseline", "incident"), periods, strict=True):
         lines.append(
-            f"{name}: {one.requests} requests in {one.end_s - one.start_s:.1f} s; TTFT mean {one.mean_s * 1e3:.4g} ms, "
+            f"{name}: {one.requests} requests in {one.seconds:.1f} s; TTFT mean {one.mean_s * 1e3:.4g} ms, "
             f"p50 {one.p50_s * 1e3:.4g} ms, p99 {one.p99_s * 1e3:.4g} ms, variance {one.variance_s2:.4g} s²"
         )
     return Step(title="Periods", lines=tuple(lines))

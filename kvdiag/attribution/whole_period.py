@@ -34,7 +34,7 @@ def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None 
     total = frame.stages.ttft_s
     shared = {
         "baseline": None,
-        "incident": period(total, frame.start_s, frame.end_s),
+        "incident": period(total, ((frame.start_s, frame.end_s),)),
         "data": data_summary(frame.bundle, frame.stages, split, ("a baseline to compare with",)),
     }
     if few is not None:

@@ -56,31 +56,38 @@ LEAST_HITS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class LostHits:
-    """Which part of their cached share first and later turns lost, and the standard error of the first."""
+    """Which part of their cached share first and later turns lost, and the standard error of what tells them apart."""
 
     first: float
     later: float
     error: float
 
     @property
+    def turning(self) -> float:
+        """Standard errors from the point where it turns over; positive where first turns lost theirs as well."""
+        return (self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) / max(self.error, 1e-9)
+
+    @property
     def first_too(self) -> bool:
         """Whether first turns lost theirs as later ones did, rather than not at all."""
-        return self.first > FIRST_TURN_LOSS * max(self.later, 0.0)
+        return self.turning > 0
 
     @property
     def is_clear(self) -> bool:
         """Whether that is more than one standard error from turning over."""
-        return abs(self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) > self.error
+        return abs(self.turning) > 1
+
+    @property
+    def certainty(self) -> float:
+        """The probability that it is as it looks, the measured losses being normal around the true ones."""
+        return NormalDist().cdf(abs(self.turning))
 
     @property
     def prefix_share(self) -> float:
-        """The part of the loss to book to lost prefixes, the rest to lost histories: 1 or 0 where that is clear.
-
-        Else the probability that first turns lost theirs too, their measured loss being normal around the true one.
-        """
-        if self.is_clear or self.error <= 0:
+        """The part of the loss to book to lost prefixes, the rest to lost histories: 1 or 0 where that is clear."""
+        if self.is_clear:
             return 1.0 if self.first_too else 0.0
-        return NormalDist().cdf((self.first - FIRST_TURN_LOSS * max(self.later, 0.0)) / self.error)
+        return NormalDist().cdf(self.turning)
 
 
 def lost_hits(frame: Frame) -> LostHits | None:
@@ -102,7 +109,7 @@ def lost_hits(frame: Frame) -> LostHits | None:
             return None
         lost.append(1 - hits[1][0] / hits[0][0])
         errors.append(float(np.hypot(hits[0][1], hits[1][1])) / hits[0][0])
-    return LostHits(first=lost[0], later=lost[1], error=errors[0])
+    return LostHits(first=lost[0], later=lost[1], error=float(np.hypot(errors[0], FIRST_TURN_LOSS * errors[1])))
 
 
 LOAD_BIN_S = 20.0

@@ -18,6 +18,10 @@ def diagnose(
         float | None,
         typer.Option(metavar="SECONDS", help="When the trouble began, on the bundle's clock; else announced or found."),
     ] = None,
+    incident_end: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="When it was over, if it was; what follows is baseline again."),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show step by step how the verdict was reached.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap; the same seed gives the same numbers.")] = 0,
     output: FormatOption = Format.TEXT,
@@ -39,7 +43,7 @@ def diagnose(
     from kvdiag.report.json import encode, head
     from kvdiag.sources.bundle import read_bundle
 
-    diagnosis = attribute(read_bundle(path), incident_start, seed)
+    diagnosis = attribute(read_bundle(path), incident_start, seed, incident_end_s=incident_end)
     if output is Format.JSON:
         body = {field.name: getattr(diagnosis, field.name) for field in fields(Diagnosis)}
         typer.echo(encode(DiagnosisDocument(**head("kvdiag.diagnose/1"), origin=str(path), **body)))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Stage durations of requests as one matrix whose rows add up to TTFT exactly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from kvdiag.model.transfer import STAGES
 
 UNACCOUNTED = "unaccounted"
 """The name of the part of TTFT that no recorded stage covers."""
+WITHOUT_QUEUE = "ttft_s without queue_s"
 
 PARTS = {
     "kv_wait_s": ("admit_s", "pull_wait_s", "setup_s", "register_s", "handle_s", "post_s", "wire_s"),
@@ -36,6 +37,17 @@ class StageMatrix:
     def stage(self, name: str) -> NDArray[np.float64] | None:
         """Return one stage's seconds, or None where the bundle has no such stage."""
         return self.seconds[:, self.names.index(name)] if name in self.names else None
+
+    def series(self, name: str) -> NDArray[np.float64]:
+        """Return one stage's seconds, or TTFT without its queue where `name` is no stage (WITHOUT_QUEUE)."""
+        if name in self.names:
+            return self.seconds[:, self.names.index(name)]
+        queue = self.stage("queue_s")
+        return self.ttft_s if queue is None else self.ttft_s - queue
+
+    def rows(self, chosen: NDArray[np.bool_]) -> "StageMatrix":
+        """Return the matrix of some of the rows."""
+        return replace(self, seconds=self.seconds[chosen], ttft_s=self.ttft_s[chosen])
 
 
 def fine_stages(name: str) -> tuple[str, ...]:

@@ -71,10 +71,14 @@ class StageShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """TTFT of the requests that arrived in [start_s, end_s]: seconds, and seconds squared."""
+    """TTFT of the requests that arrived in [start_s, end_s]: seconds, and seconds squared.
+
+    `seconds` is less than end_s - start_s where the other period lies in between.
+    """
 
     start_s: float
     end_s: float
+    seconds: float
     requests: int
     mean_s: float
     p50_s: float

@@ -62,7 +62,7 @@ def _periods(diagnosis: Diagnosis) -> Text:
 
 def _period(period: Period) -> str:
     return (
-        f"{period.requests} requests in {period.end_s - period.start_s:.1f} s, TTFT mean {period.mean_s * 1e3:.4g} ms, "
+        f"{period.requests} requests in {period.seconds:.1f} s, TTFT mean {period.mean_s * 1e3:.4g} ms, "
         f"p50 {period.p50_s * 1e3:.4g} ms, p99 {period.p99_s * 1e3:.4g} ms, standard deviation "
         f"{period.variance_s2**0.5 * 1e3:.4g} ms"
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import SEEN, UNCLEAR, Cause, Dose, Driver, Load
+from kvdiag.attribution.causes.base import UNCLEAR, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Frame
 from kvdiag.attribution.loads import factors
 from kvdiag.attribution.waves import hit_waves
@@ -35,9 +35,9 @@ def part_of(load: Load | Missing, share: float) -> Load | Missing:
 
 
 def strength(frame: Frame) -> float:
-    """Return UNCLEAR where too few turns were seen to tell a lost prefix from lost histories."""
+    """Return how surely a lost prefix is told from lost histories; UNCLEAR where too few turns were seen."""
     lost = lost_hits(frame)
-    return SEEN if lost is not None and lost.is_clear else UNCLEAR
+    return lost.certainty if lost is not None and lost.is_clear else UNCLEAR
 
 
 def load(frame: Frame) -> Load | Missing:

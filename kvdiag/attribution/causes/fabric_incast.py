@@ -34,7 +34,7 @@ def dose(frame: Frame) -> Dose | Missing:
             rises.append(rate.incident / max(rate.base, 1.0))
         else:
             before, after = size[here & ~frame.incident].sum(), size[here & frame.incident].sum()
-            spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
+            spans = (frame.period_s(incident=False), frame.period_s(incident=True))
             rises.append(float(after / spans[1]) / max(float(before / spans[0]), 1.0))
     whole = float(np.mean(rises)) if rises else 1.0
     gathers = [rise > LEAST_RISE and rise > LEAST_SKEW * whole for rise in rises]

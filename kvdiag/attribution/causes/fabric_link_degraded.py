@@ -111,7 +111,7 @@ def _elsewhere(frame: Frame, ceiling: Ceiling) -> bool:
         return False
     labels = frame.nodes(ceiling.role)
     here = labels.codes == labels.names.index(ceiling.node)
-    spans = (frame.split_s - frame.start_s, frame.end_s - frame.split_s)
+    spans = (frame.period_s(incident=False), frame.period_s(incident=True))
     offered = [
         float(size[here & rows].sum()) / max(span, 1e-9)
         for rows, span in zip((~frame.incident, frame.incident), spans, strict=True)

@@ -41,7 +41,7 @@ def dose(frame: Frame) -> Dose | Missing:
         rates = [rate for name, rate in moved if name == metric]
         lines += rate_evidence(metric, rates, "1/s", f"> {FACTOR:g}× and + {LEAST:g} 1/s", most=2)
     columns = by_wire_time(frame, size, np.log1p(events / LEAST))
-    requests = float(frame.incident.sum()) / frame.sampling / max(frame.end_s - frame.split_s, 1e-9)
+    requests = float(frame.incident.sum()) / frame.sampling / frame.period_s(incident=True)
     # Packets that arrive out of order and make nobody send again cost nothing.
     harmless = "nic.out_of_sequence" if frame.rates("nic.retransmits") else ""
     costly = sum(max(rate.incident - rate.base, 0.0) for metric, rate in moved if metric != harmless)
