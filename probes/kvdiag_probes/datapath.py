@@ -58,7 +58,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """How long a pass took from its first post to its last completion, and its samples, in seconds."""
+    """How long a pass took from its first post to its last completion, and its samples, in seconds.
+
+    `posted_s` is when each sample began, by time.perf_counter; empty where that was not kept.
+    """
 
     elapsed_s: float
     latencies_s: list[float] = field(default_factory=list)
@@ -66,6 +69,7 @@ class Pass:
 
 class PreparedPass(Protocol):
     def run(self) -> Pass:
+    posted_s: list[float] = field(default_factory=list)
         """Carry out the pass once; UnavailableError with the cause when it fails, within the plan's timeout."""
         ...
 
