@@ -14,6 +14,7 @@ from kvdiag.errors import InputError, KvdiagError, UndeterminedError
 from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
+from kvdiag_exporters.derived.base import create_all as derive_all
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
@@ -27,7 +28,8 @@ def build(config: Config) -> tuple[Setup, Scraper]:
     """Return what the configuration describes, with every collector that has work in it."""
     node = config.node or socket.gethostname()
     setup = Setup(node=node, engines=engines(config, node), context=Context(root=Path(config.root)))
-    return setup, Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s)
+    scraper = Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s, derivations=derive_all(setup))
+    return setup, scraper
 
 
 def collect_once(config: Config) -> Collection:

@@ -64,15 +64,17 @@ class Metric:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Return every metric of every collector, sorted by name; ValueError where a name is defined twice."""
+    """Return every metric of every collector and derivation, sorted by name; ValueError where one is defined twice."""
     import kvdiag_exporters.collectors
+    import kvdiag_exporters.derived
 
     found: dict[str, Metric] = {}
-    for module_info in pkgutil.iter_modules(kvdiag_exporters.collectors.__path__):
-        module = importlib.import_module(f"kvdiag_exporters.collectors.{module_info.name}")
-        defined: Sequence[Metric] = getattr(module, "METRICS", ())
-        for metric in defined:
-            if metric.name in found:
-                raise ValueError(f"{metric.name} is defined twice, the second time in {module.__name__}")
-            found[metric.name] = metric
+    for package in (kvdiag_exporters.collectors, kvdiag_exporters.derived):
+        for module_info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+            defined: Sequence[Metric] = getattr(module, "METRICS", ())
+            for metric in defined:
+                if metric.name in found:
+                    raise ValueError(f"{metric.name} is defined twice, the second time in {module.__name__}")
+                found[metric.name] = metric
     return tuple(found[name] for name in sorted(found))

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvdiag.model.finding import Finding
 from kvdiag.sources.base import Clock
 from kvdiag_exporters.catalog import Sample
 from kvdiag_exporters.collectors.base import Collector, Outcome
+from kvdiag_exporters.derived.base import Derivation, finding_samples
 
 _log = logging.getLogger(__name__)
 
@@ -18,21 +20,31 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """All samples of one instant (`time_s` since the epoch, `monotonic_s` for ages) and how each collector fared."""
+    """All samples of one instant (`time_s` since the epoch, `monotonic_s` for ages) and how each collector fared.
+
+    `findings` are what follows from them; what they show to be impossible is not among the samples.
+    """
 
     time_s: float
     monotonic_s: float
     samples: tuple[Sample, ...]
     outcomes: Mapping[str, Outcome]
+    findings: tuple[Finding, ...] = ()
 
 
 class Scraper:
     """Collects on demand; callers within `max_age_s` of a collection, and callers during one, share it."""
 
     def __init__(
-        self, collectors: Mapping[str, Collector], clock: Clock, max_age_s: float = 0.0, timeout_s: float = TIMEOUT_S
+        self,
+        collectors: Mapping[str, Collector],
+        clock: Clock,
+        max_age_s: float = 0.0,
+        timeout_s: float = TIMEOUT_S,
+        derivations: Mapping[str, Derivation] | None = None,
     ) -> None:
         self._workers = {name: _Worker(name, collector, clock) for name, collector in collectors.items()}
+        self._derivations = {name: _Derived(name, one, clock) for name, one in (derivations or {}).items()}
         self._clock = clock
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -62,7 +74,41 @@ class Scraper:
         for worker in self._workers.values():
             samples += worker.result(timeout_s)
         outcomes = {name: worker.outcome for name, worker in self._workers.items()}
-        return Collection(time_s=time_s, monotonic_s=start_s, samples=tuple(samples), outcomes=outcomes)
+        findings: list[Finding] = []
+        for name, derivation in self._derivations.items():
+            samples = derivation.run(samples, start_s, findings)
+            outcomes[name] = derivation.outcome
+        if self._derivations:
+            samples += finding_samples(findings)
+        return Collection(
+            time_s=time_s, monotonic_s=start_s, samples=tuple(samples), outcomes=outcomes, findings=tuple(findings)
+        )
+
+
+class _Derived:
+    """One derivation, timed, and kept from hiding anything where it fails."""
+
+    def __init__(self, name: str, derivation: Derivation, clock: Clock) -> None:
+        self.outcome = Outcome(duration_s=0.0, error="has not run yet")
+        self._name, self._derivation, self._clock = name, derivation, clock
+
+    def run(self, samples: list[Sample], monotonic_s: float, findings: list[Finding]) -> list[Sample]:
+        """Return the samples with what follows from them, without what cannot be; all of them where it fails."""
+        start_s = self._clock.monotonic_s()
+        error = ""
+        try:
+            found = self._derivation.derive(samples, monotonic_s)
+            if found.dropped:
+                samples = [one for one in samples if (one.metric.name, one.labels) not in found.dropped]
+            samples = samples + found.samples
+            findings += found.findings
+        except Exception as failure:  # whatever it is: what was collected goes on
+            error = f"{type(failure).__name__}: {failure}"
+            if error != self.outcome.error:
+                _log.warning("derivation %s failed: %s", self._name, error, exc_info=True)
+        end_s = self._clock.monotonic_s()
+        self.outcome = Outcome(duration_s=end_s - start_s, error=error, good_s=self.outcome.good_s if error else end_s)
+        return samples
 
 
 class _Worker:

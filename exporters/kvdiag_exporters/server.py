@@ -85,6 +85,17 @@ class HttpServer:
             "ready": last is not None,
             "last_collection_age_s": None if last is None else round(now_s - last.monotonic_s, 3),
             "recorder": self._recording(),
+            "findings": [
+                {
+                    "code": one.code,
+                    "severity": one.severity.value,
+                    "node": one.host,
+                    "subject": one.subject,
+                    "summary": one.summary,
+                    "action": one.action,
+                }
+                for one in (last.findings if last else ())
+            ],
             "collectors": {
                 name: {
                     "success": outcome.error == "",

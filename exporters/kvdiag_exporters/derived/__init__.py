@@ -1,0 +1,1 @@
+"""What follows from several collectors' samples together: impossible values, utilisation, the transport in use."""

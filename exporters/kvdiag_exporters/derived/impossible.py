@@ -1,0 +1,132 @@
+"""Values that cannot be: pure rules over the samples of two collections."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvdiag_exporters.catalog import Buckets, Sample
+
+FASTER = 1.05
+"""Above the link's rate by more than this is impossible: counters and clocks are read some milliseconds apart."""
+
+SHORTEST_S = 0.5
+"""Over a shorter time a rate is not judged: a driver refreshes its counters every 10 ms or so (mlx5 `lifespan`)."""
+
+FEW = 10
+"""A histogram of fewer new values is not judged by where they fall."""
+
+Key = tuple[str, tuple[str, ...]]
+State = Mapping[Key, float | Buckets]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One series: why it is impossible or suspicious, with the numbers that show it; `drop` where it is impossible."""
+
+    key: Key
+    reason: str
+    detail: str
+    drop: bool
+
+
+def state(samples: Iterable[Sample]) -> dict[Key, float | Buckets]:
+    """Return the samples by series."""
+    return {(one.metric.name, one.labels): one.value for one in samples}
+
+
+def out_of_range(samples: Sequence[Sample]) -> list[Judged]:
+    """Return shares outside 0 to 1, and negative counters, bytes and seconds."""
+    found = []
+    for metric, labels, value in samples:
+        if isinstance(value, Buckets):
+            continue
+        key = (metric.name, labels)
+        if math.isnan(value):
+            found.append(Judged(key=key, reason="not_a_number", detail="NaN", drop=True))
+        elif metric.unit == "ratio" and not -1e-9 <= value <= 1 + 1e-6:
+            found.append(Judged(key=key, reason="share_outside_0_to_1", detail=f"{value:g}", drop=True))
+        elif value < 0 and (metric.kind == "counter" or metric.unit in ("bytes", "seconds")):
+            found.append(Judged(key=key, reason="negative", detail=f"{value:g}", drop=True))
+    return found
+
+
+def contradictory(samples: Sequence[Sample]) -> list[Judged]:
+    """Return histograms whose sum cannot be that of their buckets: of another unit.
+
+    One value more or less is allowed: an exporter adds to sum and buckets one after the other.
+    """
+    found = []
+    for metric, labels, value in samples:
+        if not isinstance(value, Buckets) or sum(value.counts) < FEW:
+            continue
+        edges = (0.0, *value.bounds)
+        largest = max(edges[min(place + 1, len(edges) - 1)] for place, count in enumerate(value.counts) if count)
+        least = sum(count * edge for count, edge in zip(value.counts, edges, strict=True)) - largest
+        most = math.inf if value.counts[-1] else sum(c * b for c, b in zip(value.counts, value.bounds, strict=False))
+        if not least * (1 - 1e-9) <= value.sum <= (most + largest) * (1 + 1e-9):
+            detail = f"sum {value.sum:g}, but its buckets allow {least:g} to {most + largest:g}"
+            found.append(Judged(key=(metric.name, labels), reason="sum_outside_buckets", detail=detail, drop=True))
+    return found
+
+
+def above_all_buckets(before: State, samples: Sequence[Sample]) -> list[Judged]:
+    """Return histograms whose new values all lie above the last bound: their quantiles say nothing, sums do."""
+    found = []
+    for metric, labels, value in samples:
+        if not isinstance(value, Buckets) or not value.bounds:
+            continue
+        key = (metric.name, labels)
+        old = before.get(key)
+        new = value.counts
+        if (
+            isinstance(old, Buckets)
+            and old.bounds == value.bounds
+            and all(was <= now for was, now in zip(old.counts, value.counts, strict=True))
+        ):
+            new = tuple(now - was for was, now in zip(old.counts, value.counts, strict=True))
+        if new[-1] >= FEW and not any(new[:-1]):
+            detail = f"all {new[-1]} new values are above {value.bounds[-1]:g}"
+            found.append(Judged(key=key, reason="above_all_buckets", detail=detail, drop=False))
+    return found
+
+
+def faster_than_link(before: State, after: State, elapsed_s: float, directions: Mapping[str, str]) -> list[Judged]:
+    """Return byte counters that grew faster than their port's negotiated rate; `directions` counter → rate metric."""
+    if elapsed_s < SHORTEST_S:
+        return []
+    found = []
+    for (name, labels), value in after.items():
+        rate_name = directions.get(name)
+        old = before.get((name, labels))
+        limit = after.get((rate_name, labels)) if rate_name else None
+        if isinstance(value, Buckets) or isinstance(old, Buckets) or isinstance(limit, Buckets):
+            continue
+        if old is None or limit is None or value < old:
+            continue
+        speed = (value - old) / elapsed_s
+        if limit > 0 and speed > limit * FASTER:
+            detail = f"{speed:.4g} B/s over a link of {limit:.4g} B/s"
+            found.append(Judged(key=(name, labels), reason="faster_than_link", detail=detail, drop=True))
+    return found
+
+
+def counts_without_bytes(before: State, after: State, sizes: str) -> list[Judged]:
+    """Return size histograms that counted new transfers of no byte at all."""
+    found = []
+    for (name, labels), value in after.items():
+        old = before.get((name, labels))
+        if name != sizes or not isinstance(value, Buckets) or not isinstance(old, Buckets):
+            continue
+        new = sum(value.counts) - sum(old.counts)
+        if new >= FEW and value.sum == old.sum:
+            detail = f"{new} new transfers, and not one byte"
+            found.append(Judged(key=(name, labels), reason="zero_with_traffic", detail=detail, drop=True))
+    return found
+
+
+def rank_gaps(ranks: Iterable[str]) -> tuple[int, ...]:
+    """Return the numbers missing between 0 and the highest rank; none where a rank is no plain number."""
+    numbers = {int(rank) for rank in ranks if rank.isdecimal()}
+    if not numbers or max(numbers) > 4096:
+        return ()
+    return tuple(sorted(set(range(max(numbers) + 1)) - numbers))
