@@ -204,6 +204,6 @@ def test_one_collection_as_a_document_and_as_text(capsys: pytest.CaptureFixture[
     jsonschema.validate(document, published_schema("kvdiag.exporter-1"))
     names = {sample["name"] for sample in document["samples"]}
     assert {"kvdiag_netdev_receive_bytes_total", "kvdiag_exporter_cpu_seconds_total"} <= names
-    assert {one["name"] for one in document["collectors"]} == {"exporter_self", "netdev", "nic", "rdma_resources"}
+    assert {"exporter_self", "netdev", "nic", "rdma_resources"} <= {one["name"] for one in document["collectors"]}
     assert main(["exporter", "--once"]) == 0
     assert value(capsys.readouterr().out, "kvdiag_exporter_resident_memory_bytes") > 0
