@@ -1,11 +1,14 @@
 """What causes look at: the rows with their split into baseline and incident, and counters around each transfer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdiag.attribution.clocks import PAD_S as ALIGNED_PAD_S
+from kvdiag.attribution.clocks import Offset, aligned
 from kvdiag.derive.counters import CounterBank
 from kvdiag.derive.stages import StageMatrix
 from kvdiag.model.bundle import Bundle, Labels
@@ -65,6 +68,7 @@ class Frame:
 
     The baseline is the rest: what came before, after, or both.
 
+    `offsets` are those of the nodes whose counters were put on the requests' clock.
     `standing` frames have no baseline: every row is in question, and what is usual comes from expectation and peers.
     """
 
@@ -75,6 +79,7 @@ class Frame:
     counters: CounterBank
     stop_s: float = np.inf
     standing: bool = False
+    offsets: Mapping[str, Offset] = field(default_factory=dict)
     _rates: dict[str, dict[str, NodeRate]] = field(default_factory=dict)
     memo: dict[str, object] = field(default_factory=dict)
     """What was computed once of this frame, by name."""
@@ -205,12 +210,19 @@ class Frame:
         low, high = (float(np.quantile(np.nanquantile(bins, q, axis=1), QUIET_NODES)) for q in (QUIET, 1 - QUIET))
         return NodeRate(node=node, base=low, base_high=high, incident=mean)
 
-    def around(self, metric: str, role: Role, pad_s: float = CLOCK_PAD_S) -> Floats | None:
-        """Return the rate (gauge: mean) at the row's own node around its KV part; None where no such node has it."""
+    def around(self, metric: str, role: Role, pad_s: float | None = None) -> Floats | None:
+        """Return the rate (gauge: mean) at the row's own node around its KV part; None where no such node has it.
+
+        The window is wider by `pad_s` on either side, or else by what the node's clock may be off.
+        """
         labels = self.nodes(role)
         if not set(labels.names) & set(self.rates(metric)):
             return None
         start, stop = self.kv_window()
+        if pad_s is None:
+            pads = [ALIGNED_PAD_S if node in self.offsets else CLOCK_PAD_S for node in labels.names]
+            by_row = np.array([*pads, CLOCK_PAD_S])[labels.codes]
+            return self.counters.per_row(metric, labels.names, labels.codes, start - by_row, stop + by_row)
         return self.counters.per_row(metric, labels.names, labels.codes, start - pad_s, stop + pad_s)
 
     def reference(self, metric: str, role: Role, which: Literal["base", "base_high"] = "base") -> Floats:
@@ -231,8 +243,14 @@ class Frame:
         return np.maximum(rate, 1e-9)
 
 
-def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float, stop_s: float = np.inf) -> Frame:
-    """Return the frame of a bundle whose incident lasts from `split_s` to before `stop_s`."""
+def build_frame(
+    bundle: Bundle,
+    stages: StageMatrix,
+    split_s: float,
+    stop_s: float = np.inf,
+    offsets: Mapping[str, Offset] | None = None,
+) -> Frame:
+    """Return the frame of a bundle whose incident lasts from `split_s` to before `stop_s`; `offsets` are applied."""
     arrival = bundle.requests.numbers["arrival_s"]
     return Frame(
         bundle=bundle,
@@ -240,11 +258,12 @@ def build_frame(bundle: Bundle, stages: StageMatrix, split_s: float, stop_s: flo
         incident=(arrival >= split_s) & (arrival < stop_s),
         split_s=split_s,
         stop_s=stop_s,
-        counters=_bank(bundle),
+        counters=_bank(aligned(bundle, offsets or {})),
+        offsets=offsets or {},
     )
 
 
-def standing_frame(bundle: Bundle, stages: StageMatrix) -> Frame:
+def standing_frame(bundle: Bundle, stages: StageMatrix, offsets: Mapping[str, Offset] | None = None) -> Frame:
     """Return the frame of a bundle without a baseline: all of it is in question."""
     arrival = bundle.requests.numbers["arrival_s"]
     return Frame(
@@ -252,8 +271,9 @@ def standing_frame(bundle: Bundle, stages: StageMatrix) -> Frame:
         stages=stages,
         incident=np.ones(len(arrival), dtype=bool),
         split_s=float(arrival[0]),
-        counters=_bank(bundle),
+        counters=_bank(aligned(bundle, offsets or {})),
         standing=True,
+        offsets=offsets or {},
     )
 
 

@@ -8,6 +8,7 @@ from kvdiag.attribution import steps, verdict
 from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
+from kvdiag.attribution.clocks import find_offsets
 from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
 from kvdiag.attribution.frame import Frame, build_frame, standing_frame
 from kvdiag.attribution.ledger import solve
@@ -32,17 +33,18 @@ def diagnose(
     stages = stage_matrix(bundle.requests)
     split = choose_split(bundle, stages, incident_start_s, incident_end_s)
     random = np.random.default_rng(seed)
+    offsets = find_offsets(bundle, stages)
     if split.at_s is None:
-        return whole_period(standing_frame(bundle, stages), split, seed)
-    frame = build_frame(bundle, stages, split.at_s, split.stop_s)
+        return whole_period(standing_frame(bundle, stages, offsets), split, seed)
+    frame = build_frame(bundle, stages, split.at_s, split.stop_s, offsets)
     few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()))
     if few is not None:
-        return whole_period(standing_frame(bundle, stages), split, seed, few)
+        return whole_period(standing_frame(bundle, stages, offsets), split, seed, few)
     found = _against_baseline(frame, split, random)
     if split.candidate is None or (found.verdict.status == "cause" and not _is_drift(found.verdict.cause)):
         return found
     # The change was only found, not announced: perhaps both sides of it are bad.
-    throughout = whole_period(standing_frame(bundle, stages), split, seed)
+    throughout = whole_period(standing_frame(bundle, stages, offsets), split, seed)
     return throughout if throughout.verdict.status == "cause" else found
 
 

@@ -2,8 +2,9 @@
 
 from kvdiag.attribution.blocks import Moments
 from kvdiag.attribution.causes.base import Dose, Load
+from kvdiag.attribution.clocks import PAD_S
 from kvdiag.attribution.columns import WINSOR, Columns
-from kvdiag.attribution.frame import CONTENTION, Frame
+from kvdiag.attribution.frame import CLOCK_PAD_S, CONTENTION, Frame
 from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.occupancy import Occupancy
 from kvdiag.attribution.split import Split
@@ -31,6 +32,7 @@ def explain(
     return (
         _periods(split, periods),
         stage_step(stages, float(frame.stages.ttft_s.var())),
+        _clocks(frame),
         _mechanisms(columns),
         _books(columns, point),
         _waits(occupancies, columns),
@@ -63,6 +65,21 @@ def stage_step(stages: tuple[StageShare, ...], variance: float) -> Step:
         )
     lines.append(f"sum: {sum(one.share_of_variance for one in stages):.2%}")
     return Step(title="Exact split over stages (law of total covariance)", lines=tuple(lines))
+
+
+def _clocks(frame: Frame) -> Step:
+    nodes = sorted({*frame.node_names("prefill"), *frame.node_names("decode")})
+    lines = [
+        f"{node}: {frame.offsets[node].seconds:+.2f} s (r √n = {frame.offsets[node].score:.1f}), taken off; windows on "
+        f"its counters ± {PAD_S:g} s"
+        for node in nodes
+        if node in frame.offsets
+    ]
+    rest = [node for node in nodes if node not in frame.offsets]
+    if rest:
+        lines.append(f"{', '.join(rest)}: not found, as recorded; windows ± {CLOCK_PAD_S:g} s")
+    title = "Clocks of the nodes, by their NICs' bytes against those of their requests"
+    return Step(title=title, lines=tuple(lines) or ("no node names",))
 
 
 def _mechanisms(columns: Columns, *, changed: str = "changed", title: str = CHANGED) -> Step:
@@ -158,6 +175,7 @@ def standing(
         Step(title="Periods", lines=(split.how, "no baseline: the whole period is held against expectation")),
         stage_step(stages, float(frame.stages.ttft_s.var())),
         Step(title="Expectation", lines=(how, *lines)),
+        _clocks(frame),
         _mechanisms(standing.columns, changed="present", title="Which mechanisms are present, beside what is usual"),
         _books(standing.columns, point),
         _tests(standing.columns, point, found, [standing.blocks, standing.blocks], replicates),

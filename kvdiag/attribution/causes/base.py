@@ -151,7 +151,7 @@ def counter_dose(
     factor: float,
     least: float,
     unit: str,
-    pad_s: float,
+    pad_s: float | None = None,
 ) -> Dose | Missing:
     """Return the excess of one counter or gauge at the row's nodes over those nodes' own baseline.
 

@@ -4,8 +4,6 @@ from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.missing import Missing
 
-PAD_S = 2.0
-
 
 def dose(frame: Frame) -> Dose | Missing:
     """Return failed handle allocations per request beyond the baseline."""
@@ -17,7 +15,6 @@ def dose(frame: Frame) -> Dose | Missing:
         factor=3,
         least=0.02,
         unit="1/s per request/s",
-        pad_s=PAD_S,
     )
     if isinstance(found, Dose):
         return found

@@ -4,8 +4,6 @@ from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.missing import Missing
 
-PAD_S = 2.0
-
 
 def dose(frame: Frame) -> Dose | Missing:
     """Return the depth of the decode node's admission queue beyond the baseline."""
@@ -17,7 +15,6 @@ def dose(frame: Frame) -> Dose | Missing:
         factor=1.5,
         least=0.02,
         unit="requests waiting",
-        pad_s=PAD_S,
     )
     if isinstance(found, Dose):
         return found

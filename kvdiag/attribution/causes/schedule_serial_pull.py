@@ -7,7 +7,6 @@ from kvdiag.attribution.frame import Frame
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
-PAD_S = 2.0
 FEW_IN_FLIGHT = 1.6
 """A queue behind at most about one running transfer is serialisation; behind many it is fan-in."""
 
@@ -22,11 +21,10 @@ def dose(frame: Frame) -> Dose | Missing:
         factor=1.5,
         least=0.05,
         unit="transfers waiting",
-        pad_s=PAD_S,
     )
     if isinstance(found, Missing):
         return found
-    running = frame.around("engine.pulls_in_flight", "decode", PAD_S)
+    running = frame.around("engine.pulls_in_flight", "decode")
     if running is None:
         return found
     queued = frame.incident & (found.columns[0] > 0) & np.isfinite(running)
