@@ -24,13 +24,22 @@ def run(hosts: Hosts) -> Outcome:
     ]
     if not ports:
         return NotApplicable("no ACTIVE port of an RDMA card")
-    blind = [port for port in ports if not by_port[port.device, port.number].hw_counters]
+    none = [port for port in ports if not by_port[port.device, port.number].hw_counters]
+    unread = {port: _unread(by_port[port.device, port.number]) for port in none}
+    blind = [port for port in none if not unread[port]]
+    if none and not blind:
+        return NotObservable(unread[none[0]])
     if not blind:
         each = [len(by_port[port.device, port.number].hw_counters) for port in ports]
         return Passed(f"{min(each)} or more hardware counters on each of {len(ports)} port(s)")
     if all(device_of(devices, port).is_vf for port in blind):
         return NotObservable(f"{joined(port.name for port in blind)}: a virtual function may have none of its own")
     return Failed((_finding(hosts, blind, by_port, len(ports)),))
+
+
+def _unread(counted: PortCounters) -> str:
+    """Return why a counter that is there gives no number, "" where there is none: that is for CNT004 to find."""
+    return next((why for name, why in counted.unreadable.items() if name.startswith("hw_counters/")), "")
 
 
 def _finding(hosts: Hosts, blind: list[Port], by_port: dict[tuple[str, int], PortCounters], of: int) -> Finding:

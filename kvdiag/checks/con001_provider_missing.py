@@ -53,6 +53,8 @@ def run(hosts: Hosts) -> Outcome:
             return NotObservable(f"{verbs.missing}; {hidden[0].missing}")
         lacking = [device for device, installed in known if not installed]
         seen = Evidence(name="devices that libibverbs lists", value="unknown", source=verbs.missing)
+    if not lacking and isinstance(verbs, Missing):
+        return NotObservable(f"a provider is installed for each device; whether it loads is hidden: {verbs.missing}")
     if not lacking:
         return Passed(f"{len(reachable)} of {len(reachable)} device(s) have a user-space provider")
     return Failed((_finding(lacking, len(reachable), seen, providers, hosts.local.host),))

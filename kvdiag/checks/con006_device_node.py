@@ -20,6 +20,8 @@ def run(hosts: Hosts) -> Outcome:
     if not devices.devices:
         return NotApplicable("no RDMA device on this host")
     without = [device for device in devices.devices if isinstance(device.uverbs, Missing)]
+    if without and devices.uverbs_unread:
+        return NotObservable(devices.uverbs_unread)
     if len(without) == len(devices.devices):
         return Failed((_no_uverbs(without, hosts.local.host),))
     nodes = hosts.local.part(DeviceNodes)

@@ -1,7 +1,7 @@
 """ENG001: vLLM's NIXL connector tells other hosts an address at which they can reach it."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.checks.logged import Logged, logged
+from kvdiag.checks.logged import Logged, logged, unread_log
 from kvdiag.derive.addresses import address_of, is_local_only
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
@@ -23,7 +23,8 @@ def run(hosts: Hosts) -> Outcome:
     met = _met(hosts.local)
     if met and not isinstance(outcome, Failed):
         return Failed((_logged(hosts, met),))
-    return outcome
+    unread = unread_log(hosts.local)
+    return NotObservable(unread) if unread is not None and isinstance(outcome, Passed) else outcome
 
 
 def _judge(hosts: Hosts) -> Outcome:
@@ -81,12 +82,13 @@ def _finding(
 ) -> Finding:
     is_set = any(item.name == _VARIABLE for item in present(process.variables) or ())
     peers = joined(remote) if remote else "decode processes on other hosts"
+    themselves = "itself" if len(remote) == 1 else "themselves"
     return Finding(
         code=CODE,
         # Without a peer this may be a pair on one host, for which localhost is right; a log may show that it was not.
         severity=Severity.CRITICAL if remote or met else Severity.INFO,
         subject=process.name,
-        summary=f"{process.name} gives {value!r} as its NIXL side channel: {peers} would connect to themselves",
+        summary=f"{process.name} gives {value!r} as its NIXL side channel: {peers} would connect to {themselves}",
         evidence=(
             Evidence(
                 name=_VARIABLE,

@@ -34,6 +34,15 @@ def run(hosts: Hosts) -> Outcome:
         return Failed(tuple(_finding(one, other, shared, free, hosts.local.host) for one, other, shared in clashes))
     if hidden:
         return NotObservable(hidden[0].missing)
+    unknown = [
+        group
+        for (one, first), (other, second) in combinations(ports, 2)
+        if first[0] <= second[-1] and second[0] <= first[-1]
+        for group in (one.process.cgroup, other.process.cgroup)
+        if isinstance(group, Missing)
+    ]
+    if unknown:
+        return NotObservable(f"whether two processes that take one port share a network: {unknown[0].missing}")
     if len(users) == 1:
         return NotApplicable("one vLLM process with the NIXL connector: no other that could take its port")
     return Passed(joined(f"{item.process.name}: {_named(span)}" for item, span in ports))

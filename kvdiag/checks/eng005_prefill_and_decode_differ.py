@@ -3,7 +3,7 @@
 from itertools import product
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.checks.logged import NO_LOG, logged, none_logged, times
+from kvdiag.checks.logged import NO_LOG, logged, none_logged, times, unread_log
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
 from kvdiag.model.engine import EngineSetup
@@ -38,6 +38,9 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(here, Missing):
         return NotObservable(here.missing)
     if pairs:
+        unread = unread_log(hosts.local) or next(filter(None, (_hidden_version(pair, hosts) for pair in pairs)), None)
+        if unread is not None:
+            return NotObservable(f"settings agree; {unread}")
         return Passed(
             joined(f"{one.process.name} and {other.process.name} on {host} agree" for one, other, host in pairs)
         )
@@ -152,6 +155,18 @@ def _versions(one: EngineSetup, other: EngineSetup, local: Snapshot, peer: Snaps
         for names in _PACKAGES
         if (first := mine.version(*names)) and (second := theirs.version(*names)) and first != second
     ]
+
+
+def _hidden_version(pair: tuple[EngineSetup, EngineSetup, str], hosts: Hosts) -> str | None:
+    """Return why the versions of a pair cannot be compared, None where they can."""
+    one, other, host = pair
+    peer = next(snapshot for snapshot in hosts.peers if snapshot.host == host)
+    for snapshot, process in ((hosts.local, one.process), (peer, other.process)):
+        part = snapshot.part(EnginePackages)
+        packages = part if isinstance(part, Missing) else part.of(process.pid).packages
+        if isinstance(packages, Missing):
+            return f"versions of {process.name} on {snapshot.host} are hidden: {packages.missing}"
+    return None
 
 
 def _refused(hosts: Hosts) -> Finding:

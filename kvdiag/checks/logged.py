@@ -52,6 +52,16 @@ def times(found: tuple[Logged, ...]) -> int:
     return sum(item.event.count for item in found)
 
 
+def unread_log(snapshot: Snapshot) -> str | None:
+    """Return why a log that was given cannot be read; None where every one was, or none was given."""
+    part = snapshot.part(EngineLogs)
+    if isinstance(part, Missing):
+        return None
+    if isinstance(part.files, Missing):
+        return part.files.missing
+    return next((log.unreadable for log in part.files if log.unreadable is not None), None)
+
+
 def none_logged(hosts: Hosts, what: str) -> Outcome:
     """Return the answer of a check that found nothing: passed only where every log was given, read and whole."""
     part = hosts.local.part(EngineLogs)
@@ -61,8 +71,7 @@ def none_logged(hosts: Hosts, what: str) -> Outcome:
         return NotObservable(part.files.missing)
     if not part.files:
         return NotApplicable(NO_LOG)
-    hidden = next((log.unreadable for log in part.files if log.unreadable is not None), None)
-    if hidden is not None:
+    if (hidden := unread_log(hosts.local)) is not None:
         return NotObservable(hidden)
     if not any(log.read_bytes for log in part.files):
         return NotObservable(f"{joined(log.path for log in part.files)}: empty")

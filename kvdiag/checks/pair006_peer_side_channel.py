@@ -38,8 +38,13 @@ def run(hosts: Hosts) -> Outcome:
                 continue
             found = list(_faults(hosts.local, peer, setup, value or _DEFAULT))
             findings += found
-            if not found:
-                fine.append(f"{peer.host} {setup.process.name} at {value or _DEFAULT}")
+            if found:
+                continue
+            tried = f"{peer.host} {setup.process.name} at {value or _DEFAULT}"
+            if _measured(peer, setup) is None and peer.host != hosts.local.host:
+                hidden.append(f"{tried} was not tried: {_why_untried(peer)}")
+            else:
+                fine.append(tried)
     if findings:
         return Failed(tuple(findings))
     if hidden:
@@ -86,6 +91,11 @@ def _measured(peer: Snapshot, setup: EngineSetup) -> SideChannel | None:
     measurements = present(peer.part(PairMeasurements))
     channels = measurements.side_channels if measurements else ()
     return next((channel for channel in channels if channel.process == setup.process.name), None)
+
+
+def _why_untried(peer: Snapshot) -> str:
+    part = peer.part(PairMeasurements)
+    return part.missing if isinstance(part, Missing) else "this process was not there when it was measured"
 
 
 def _addresses(snapshot: Snapshot) -> list[str]:

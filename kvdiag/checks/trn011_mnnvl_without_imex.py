@@ -30,6 +30,9 @@ def run(hosts: Hosts) -> Outcome:
     other = [peer for peer in hosts.peers if domain and _domain(peer) and _domain(peer) != domain]
     if other:
         return Failed((_other_domain(asking[0], domain, other, hosts.local),))
+    hidden = [snapshot.host for snapshot in (hosts.local, *hosts.peers) if not _domain(snapshot)]
+    if hosts.peers and hidden:
+        return NotObservable(f"{joined(imex.channels)}, but the NVLink domain of {joined(hidden)} is not shown")
     return Passed(f"{joined(imex.channels)}; " + (f"NVLink domain {domain}" if domain else "NVLink domain not shown"))
 
 

@@ -95,8 +95,8 @@ def preflight(
     """Check this host, its serving process and its peers for what breaks KV transfers, before traffic flows.
 
     Nothing is changed. The only traffic is what --peer makes: a few questions to each agent and, where both ends have
-    RDMA, two blocks of 64 KiB. Exit codes: 0 nothing found, 1 warnings, 2 critical findings, 3 nothing could be
-    examined.
+    RDMA, two blocks of 64 KiB. Exit codes: 0 nothing found, 1 warnings, 2 critical findings, 3 too little could be
+    examined to say.
 
     Example: kvdiag preflight --peer decode-1:18580 --ignore CNT --fail-on critical
     """

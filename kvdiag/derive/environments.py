@@ -25,10 +25,11 @@ def environments(snapshot: Snapshot) -> tuple[NamedEnvironment, ...] | Missing:
     The environment of the shell is not that of the engine, so it is judged only before an engine runs.
     """
     serving = snapshot.part(ServingProcesses)
-    processes = () if isinstance(serving, Missing) else serving.processes
+    if isinstance(serving, Missing):
+        return serving
     found = []
     hidden = None
-    for process in processes:
+    for process in serving.processes:
         if isinstance(process.variables, Missing):
             hidden = process.variables
         else:

@@ -56,8 +56,9 @@ class MissingPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightVerdict:
-    """`critical`, `warning` and `info` count first causes, `explained` the findings that follow from them; the other
-    counts are of checks.
+    """`status` is undetermined where no finding is graver than a note and fewer than a quarter of the checks with
+    something to judge could see it. `critical`, `warning` and `info` count first causes, `explained` the findings that
+    follow from them; the other counts are of checks.
     """
 
     status: Literal["passed", "warning", "critical", "undetermined"]
@@ -90,7 +91,7 @@ class PreflightDocument(Document):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Never PASSED where nothing was examined."""
+        """Never PASSED where next to nothing was examined."""
         if self.verdict.status == "warning" and self.fail_on == "critical":
             return ExitCode.PASSED
         return {

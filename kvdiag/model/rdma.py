@@ -67,10 +67,12 @@ class RdmaDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevices:
     """Every device of /sys/class/infiniband, sorted by name; empty where the kernel has no RDMA device or no such
-    class, Missing where sysfs itself cannot be seen.
+    class, Missing where sysfs itself cannot be seen. `uverbs_unread` says why the uverbs interface of some device
+    cannot be told, "" where that of each can.
     """
 
     devices: tuple[RdmaDevice, ...]
+    uverbs_unread: str = ""
 
     @property
     def ports(self) -> tuple[Port, ...]:

@@ -13,7 +13,7 @@ _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFF
 def render(document: PreflightDocument) -> str:
     """Return one test suite: a case per check, and one per finding of a check that has some.
 
-    A finding below `fail_on` is no failure but output of its case. Where nothing was examined, one case has an error.
+    A finding below `fail_on` is no failure but output of its case. Where too little was examined, a case has an error.
     """
     suite = ElementTree.Element("testsuite", name="kvdiag.preflight", hostname=document.host)
     suite.set("timestamp", document.time.partition(".")[0])
@@ -22,7 +22,8 @@ def render(document: PreflightDocument) -> str:
     counts = {"failures": 0, "errors": 0, "skipped": 0}
     if document.verdict.status == "undetermined":
         case = _case(suite, "kvdiag.preflight", "something can be examined")
-        message = "no check passed and none failed: nothing could be examined"
+        passed, hidden = document.verdict.passed, document.verdict.not_observable
+        message = f"too little could be examined: {passed} of {passed + hidden} checks with something to judge saw it"
         ElementTree.SubElement(case, "error", type="undetermined", message=message)
         counts["errors"] += 1
     for result in document.checks:

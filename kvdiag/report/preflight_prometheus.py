@@ -19,7 +19,7 @@ def render(document: PreflightDocument) -> str:
         ),
         (
             "kvdiag_preflight_exit_code",
-            "Exit code of the run: 0 passed, 1 warnings, 2 critical findings, 3 nothing could be examined.",
+            "Exit code of the run: 0 passed, 1 warnings, 2 critical findings, 3 too little could be examined.",
             [({}, int(document.exit_code))],
         ),
         (

@@ -43,7 +43,8 @@ def _headline(verdict: PreflightVerdict) -> str:
     if verdict.explained:
         found += f" ({_count(verdict.explained, 'more finding follows', 'more findings follow')} from these)"
     if verdict.status == "undetermined":
-        found = "nothing could be examined" + (f" ({found})" if verdict.info else "")
+        seen = "too little" if verdict.passed else "nothing"
+        found = f"{seen} could be examined" + (f" ({found})" if verdict.info else "")
     rest = f"{verdict.passed} passed; {verdict.not_observable} not observable here"
     if verdict.waived:
         rest += f"; {verdict.waived} waived"

@@ -1,6 +1,7 @@
 """The output of a program: run with a time limit when live, read from `commands/NAME.txt` in a copied tree."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -23,13 +24,23 @@ class Output:
     errors: str = ""
 
 
-def output(context: Context, name: str, command: Sequence[str]) -> Output | Missing:
-    """Return what `command` prints, or why it gave nothing; a failing exit status is a reason too."""
+def output(
+    context: Context, name: str, command: Sequence[str], shows: re.Pattern[str] | None = None
+) -> Output | Missing:
+    """Return what `command` prints, or why it gave nothing; a failing exit status is a reason too.
+
+    `shows` is found in whatever the program prints: a copied file without it is another file, or an empty one.
+    """
     if not context.live:
         path = f"/commands/{name}.txt"
         text = Tree.of(context).read(path)
-        if isinstance(text, str) and "\0" in text:
-            text = Missing(f"{path} is binary, not what a program printed")
+        if isinstance(text, str):
+            if "\0" in text:
+                text = Missing(f"{path} is binary, not what a program printed")
+            elif not text:
+                text = Missing(f"{path} is empty")
+            elif shows is not None and not shows.search(text):
+                text = Missing(f"{path} holds {text[:40]!r}, not what {command[0] if command else name} prints")
         return text if isinstance(text, Missing) else Output(text, path)
     program = shutil.which(command[0])
     if program is None:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -76,7 +77,8 @@ class Context:
         from kvdiag.sources.tree import Tree  # which itself needs Context
 
         name = Tree.of(self).read("/proc/sys/kernel/hostname")
-        return self.root.name if isinstance(name, Missing) else name[:_LONGEST_NAME]
+        named = not isinstance(name, Missing) and re.fullmatch(r"[\w.-]+", name[:_LONGEST_NAME], re.ASCII)
+        return named[0] if named else self.root.name
 
 
 @runtime_checkable

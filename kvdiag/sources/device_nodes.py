@@ -12,6 +12,7 @@ from kvdiag.sources.tree import Tree
 
 FOLDER = "/dev/infiniband"
 _LISTED = re.compile(r"^c([rwx-]{9})\S*\s+\d+\s+(\d+)\s+(\d+)\s.*\s(\S+)$", re.MULTILINE)
+_SHOWN = re.compile(r"^total \d|^[a-z-][rwxsStT-]{9}|No such file", re.MULTILINE)
 _NOT_TRIED = Missing("a node in a copied tree cannot be opened")
 
 
@@ -33,7 +34,7 @@ class DeviceNodesSource:
 
 
 def _from_listing(context: Context) -> DeviceNodes | Missing:
-    listed = output(context, "ls-dev-infiniband", ())
+    listed = output(context, "ls-dev-infiniband", ("ls", "-ln"), _SHOWN)
     if isinstance(listed, Missing):
         return listed
     found = (

@@ -1,12 +1,15 @@
 """The transport variables of the environment that kvdiag was started with."""
 
 import os
+import re
 from collections.abc import Iterable
 
 from kvdiag.model.missing import Missing
 from kvdiag.model.serving import ENVIRONMENT_NAMES, Environment, Variable
 from kvdiag.sources._command import output
 from kvdiag.sources.base import Context
+
+_VARIABLE = re.compile(r"^\w+=", re.MULTILINE)
 
 
 class EnvironmentSource:
@@ -19,7 +22,7 @@ class EnvironmentSource:
             return Environment(variables=chosen(dict(context.environ).items()), origin="the given environment")
         if context.live:
             return Environment(variables=chosen(os.environ.items()), origin="kvdiag's own environment")
-        text = output(context, "env", ())
+        text = output(context, "env", ("env",), _VARIABLE)
         if isinstance(text, Missing):
             return text
         pairs = (line.split("=", 1) for line in text.text.splitlines() if "=" in line)

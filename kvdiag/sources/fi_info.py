@@ -9,6 +9,8 @@ from kvdiag.sources.base import Context
 
 _LINE = re.compile(r"^[ \t]*(provider|fabric|domain|version):[ \t]*(\S*)", re.MULTILINE)
 
+_SHOWN = re.compile(r"^\s*provider:|fi_getinfo", re.MULTILINE)
+
 
 class FiInfoSource:
     """`fi_info` speaks for the libfabric it belongs to: an engine that brings its own may offer other providers."""
@@ -16,7 +18,7 @@ class FiInfoSource:
     part = LibfabricDomains
 
     def read(self, context: Context) -> LibfabricDomains | Missing:
-        said = output(context, "fi_info", ("fi_info",))
+        said = output(context, "fi_info", ("fi_info",), _SHOWN)
         if isinstance(said, Missing):
             # fi_info ends with the negated FI_ENODATA (61) where no provider offers anything (libfabric util/info.c).
             if "fi_getinfo: -61" in said.missing:

@@ -15,6 +15,11 @@ _ABOUT = re.compile(
     r"|amdgpu|amdkfd|peer_mem|peermem|\bAER\b|pcieport|DMAR|AMD-Vi|IOMMU|iommu",
 )
 
+_SHOWN = re.compile(
+    rf"^(?:<\d+>)?\[|^[A-Z][a-z]{{2}} +\d|^\d{{4}}-\d\d|\bkernel: |Linux version|{_ABOUT.pattern}", re.MULTILINE
+)
+"""A line with its time, as dmesg, journalctl and syslog put it, the first line of every log, or one of those kept."""
+
 
 class KernelLogSource:
     """Runs `dmesg` when live; a copied tree keeps its output in `commands/dmesg.txt`."""
@@ -22,9 +27,11 @@ class KernelLogSource:
     part = KernelLog
 
     def read(self, context: Context) -> KernelLog | Missing:
-        said = output(context, "dmesg", ("dmesg",))
+        said = output(context, "dmesg", ("dmesg",), _SHOWN)
         if isinstance(said, Missing):
             return said
+        if not said.text.strip():
+            return Missing("dmesg prints nothing: the kernel's log was cleared")
         lines = [line.strip() for line in said.text.splitlines() if _ABOUT.search(line)]
         return KernelLog(lines=tuple(lines[-MOST_LINES:]), origin="dmesg" if context.live else said.origin)
 

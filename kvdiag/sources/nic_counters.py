@@ -15,6 +15,7 @@ _WANTED = re.compile(
     r"pause|pfc|xo(n|ff)|prio\d+_(bytes|packets|discards|buf_discard)|discard|link_down|crc|symbol_err"
     r"|out_of_buffer|signal_integrity|outbound_pci_stalled|allowance_exceeded|vport_rdma"
 )
+_SHOWN = re.compile(r"^NIC statistics:|no stats available", re.MULTILINE)
 _LINE = re.compile(r"^\s*([\w.\[\] -]+): (\d{1,20})$", re.MULTILINE)
 
 
@@ -48,7 +49,7 @@ def _counters(context: Context, name: str, address: str) -> NicCounters:
         except OSError as error:
             unreadable = f"ethtool -S {name}: {error.strerror or error}"
     else:
-        said = output(context, f"ethtool-S-{name}", ())
+        said = output(context, f"ethtool-S-{name}", ("ethtool", "-S"), _SHOWN)
         if isinstance(said, Missing):
             unreadable = said.missing
         else:

@@ -1,5 +1,6 @@
 """NVIDIA GPUs: through NVML, else as `nvidia-smi -q` lists them."""
 
+import re
 import sys
 
 import msgspec
@@ -10,6 +11,8 @@ from kvdiag.sources._command import output
 from kvdiag.sources._nvidia_smi import parse
 from kvdiag.sources.base import Context
 from kvdiag.sources.tree import Tree
+
+_SHOWN = re.compile(r"^Driver Version|^GPU [0-9A-Fa-f]{4,8}:", re.MULTILINE)
 
 
 class NvidiaGpusSource:
@@ -27,7 +30,7 @@ class NvidiaGpusSource:
                     return msgspec.json.decode(told.text, type=NvidiaGpus)
                 except msgspec.DecodeError as error:
                     return Missing(f"NVML: {error}")
-        said = output(context, "nvidia-smi-q", ("nvidia-smi", "-q"))
+        said = output(context, "nvidia-smi-q", ("nvidia-smi", "-q"), _SHOWN)
         if isinstance(said, Missing):
             return said
         return parse(said.text, "nvidia-smi -q" if context.live else said.origin)

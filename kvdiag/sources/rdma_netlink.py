@@ -28,6 +28,7 @@ from kvdiag.sources._rdma_resource_text import queue_pairs, summaries
 from kvdiag.sources.base import Context
 
 _PROC = Path("/proc")
+_SHOWN = re.compile(r"\bpd \d")
 _TGID = re.compile(r"^Tgid:\s+(\d+)$", re.MULTILINE)
 # enum ib_qp_type and enum ib_qp_state (include/rdma/ib_verbs.h), spelled as the rdma tool prints them.
 _QP_TYPES = {
@@ -185,7 +186,7 @@ SOURCE = RdmaNetlink()
 
 
 def _copied(context: Context) -> RdmaResources | Missing:
-    shown = output(context, "rdma-resource-show", ())
+    shown = output(context, "rdma-resource-show", ("rdma", "resource"), _SHOWN)
     if isinstance(shown, Missing):
         return shown
     listed = output(context, "rdma-resource-show-qp", ())

@@ -10,7 +10,9 @@ from kvdiag.sources.base import Context
 from kvdiag.sources.tree import Tree, reason
 
 CLASS = "/sys/class/infiniband"
+_VERBS = "/sys/class/infiniband_verbs"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NUMBERED = re.compile(r"\d+: ?(\S.*)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gb/sec")
 
 
@@ -24,8 +26,8 @@ class RdmaSysfs:
         names = device_names(tree)
         if isinstance(names, Missing):
             return names
-        uverbs = _uverbs_by_device(tree)
-        return RdmaDevices(devices=tuple(_device(tree, name, uverbs) for name in names))
+        uverbs, unread = _uverbs_by_device(tree)
+        return RdmaDevices(devices=tuple(_device(tree, name, uverbs) for name in names), uverbs_unread=unread)
 
 
 def device_names(tree: Tree) -> tuple[str, ...] | Missing:
@@ -58,7 +60,7 @@ def _device(tree: Tree, name: str, uverbs: dict[str, str] | Missing) -> RdmaDevi
         name=name,
         sysfs_path=tree.resolve(base),
         driver=_driver(tree, base),
-        node_type=_after_number(tree.read(f"{base}/node_type")),
+        node_type=_numbered(tree, f"{base}/node_type"),
         node_guid=tree.read(f"{base}/node_guid"),
         sys_image_guid=tree.read(f"{base}/sys_image_guid"),
         fw_ver=_not_empty(tree, f"{base}/fw_ver"),
@@ -86,8 +88,8 @@ def _port(tree: Tree, device: str, number: int) -> Port:
     return Port(
         device=device,
         number=number,
-        state=_after_number(tree.read(f"{base}/state")),
-        phys_state=_after_number(tree.read(f"{base}/phys_state")),
+        state=_numbered(tree, f"{base}/state"),
+        phys_state=_numbered(tree, f"{base}/phys_state"),
         link_layer=_not_empty(tree, f"{base}/link_layer"),
         rate_gbps=_rate(f"{base}/rate", rate_text),
         rate_text=rate_text,
@@ -116,7 +118,7 @@ def _gids(tree: Tree, base: str) -> tuple[Gid, ...] | Missing:
         try:
             text = tree.read_text(f"{base}/gids/{index}").strip()
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):  # an empty slot on some kernels
+            if error.errno == errno.EINVAL:  # an empty slot on some kernels
                 continue
             return reason(f"{base}/gids/{index}", error)
         try:
@@ -137,16 +139,23 @@ def format_gid(text: str) -> str:
     return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
 
 
-def _uverbs_by_device(tree: Tree) -> dict[str, str] | Missing:
-    names = tree.names("/sys/class/infiniband_verbs")
+def _uverbs_by_device(tree: Tree) -> tuple[dict[str, str] | Missing, str]:
+    """Return the uverbs interface of each device, and why some of them cannot be told ("" where all can)."""
+    names = tree.names(_VERBS)
     if isinstance(names, Missing):
-        return names
-    pairs = ((tree.read(f"/sys/class/infiniband_verbs/{name}/ibdev"), name) for name in names)
-    return {device: name for device, name in pairs if not isinstance(device, Missing)}
+        return names, names.missing if tree.exists(_VERBS) else ""
+    named = {name: _not_empty(tree, f"{_VERBS}/{name}/ibdev") for name in names if name.startswith("uverbs")}
+    unread = next((device.missing for device in named.values() if isinstance(device, Missing)), "")
+    return {device: name for name, device in named.items() if not isinstance(device, Missing)}, unread
 
 
-def _after_number(text: str | Missing) -> str | Missing:
-    return text if isinstance(text, Missing) else text.partition(":")[2].strip() or text
+def _numbered(tree: Tree, path: str) -> str | Missing:
+    """Return the name in "4: ACTIVE"."""
+    text = tree.read(path)
+    if isinstance(text, Missing):
+        return text
+    match = _NUMBERED.fullmatch(text)
+    return match[1] if match else Missing(f"{path} holds {text[:40]!r}, not a number and its name")
 
 
 def _not_empty(tree: Tree, path: str) -> str | Missing:

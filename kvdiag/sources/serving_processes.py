@@ -48,11 +48,14 @@ class ServingProcessesSource:
         if isinstance(names, Missing):
             return names
         found = []
-        for pid in sorted(int(name) for name in names if name.isdecimal()):
-            command = _command(tree, pid)
+        hidden: list[str] = []
+        for pid in sorted(int(name) for name in names if name.isdecimal() and int(name) != os.getpid()):
+            command = _command(tree, pid, hidden)
             engine = engine_of(command)
-            if engine and pid != os.getpid():
+            if engine:
                 found.append(_process(tree, pid, engine, command))
+        if hidden and not found:
+            return Missing(f"whether a process serves is hidden: {hidden[0]}")
         return ServingProcesses(processes=tuple(found))
 
 
@@ -92,8 +95,16 @@ def redacted(command: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _command(tree: Tree, pid: int) -> tuple[str, ...]:
-    text = present(tree.read(f"/proc/{pid}/cmdline")) or ""
+def _command(tree: Tree, pid: int, hidden: list[str] | None = None) -> tuple[str, ...]:
+    """Return the command line; why it cannot be read goes into `hidden`, unless the process has ended meanwhile."""
+    path = f"/proc/{pid}/cmdline"
+    text = tree.read(path)
+    if isinstance(text, str) and "\ufffd" in text:
+        text = Missing(f"{path} is binary, not words")
+    if isinstance(text, Missing):
+        if hidden is not None and tree.exists(path):
+            hidden.append(text.missing)
+        return ()
     return tuple(word.strip() for word in text.split("\0") if word.strip())
 
 

@@ -9,7 +9,10 @@ from kvdiag.model.missing import Missing
 from kvdiag.sources.base import Context
 
 LIMIT_BYTES = 1 << 20
-"""Most that is read of one file; sysfs attributes end at 4 KiB, the longest procfs table of interest far below this."""
+"""Longest attribute of /sys that is read; the kernel ends them at 4 KiB."""
+LONG_LIMIT_BYTES = 16 << 20
+"""Longest other file that is read: maps and environ of a process, tables of routes, the output of a program. Of a
+longer one nothing is used: what its end held could be what matters."""
 
 _OUTSIDE = "leads out of the tree"
 
@@ -35,23 +38,27 @@ class Tree:
         return local
 
     def read_text(self, path: str) -> str:
-        """Return the file's text (undecodable bytes replaced), at most LIMIT_BYTES of it; raises OSError."""
+        """Return the file's text (undecodable bytes replaced); raises OSError, also where it is too long."""
         return self.read_bytes(path).decode(errors="replace")
 
     def read_bytes(self, path: str) -> bytes:
-        """Return the file's content, at most LIMIT_BYTES of it; raises OSError."""
+        """Return the file's content; raises OSError, also where it is too long."""
         local = self.local(path)
-        if not stat.S_ISREG(local.stat().st_mode):
-            raise OSError(22, "not a regular file", path)
+        limit = LIMIT_BYTES if path.startswith("/sys/") else LONG_LIMIT_BYTES
+        status = local.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(21, "not a regular file", path)
         descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             parts = []
-            left = LIMIT_BYTES
+            left = limit + 1 if status.st_size <= limit else 0  # /proc and /sys tell no size before they are read
             while left > 0 and (part := os.read(descriptor, left)):
                 parts.append(part)
                 left -= len(part)
         finally:
             os.close(descriptor)
+        if left == 0:
+            raise OSError(27, f"longer than {limit >> 20} MiB", path)
         return b"".join(parts)
 
     def read(self, path: str) -> str | Missing:

@@ -10,6 +10,7 @@ from kvdiag.sources._command import output
 from kvdiag.sources.base import Context
 
 _LINE = re.compile(r"^\s*([a-z_]+):\s+(\S+)|^\s*(Failed to open device)", re.MULTILINE)
+_SHOWN = re.compile(r"^\s*hca_id:|No IB devices found|libibverbs", re.MULTILINE)
 _LIMIT = re.compile(r"max_|vendor_part_id$")
 _TEXTS = ("atomic_cap", "fw_ver")
 
@@ -56,7 +57,7 @@ class VerbsDevicesSource:
     part = VerbsDevices
 
     def read(self, context: Context) -> VerbsDevices | Missing:
-        said = output(context, "ibv_devinfo", (sys.executable, "-I", "-c", _LIST))
+        said = output(context, "ibv_devinfo", (sys.executable, "-I", "-c", _LIST), _SHOWN)
         if isinstance(said, Missing):
             why = said.missing
             return Missing("libibverbs.so.1 cannot be loaded" if "libibverbs.so.1: cannot open" in why else why)

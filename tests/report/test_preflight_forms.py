@@ -55,10 +55,10 @@ def test_junit_lets_warnings_pass_where_only_critical_ones_fail(capsys: pytest.C
 
 def test_junit_survives_what_xml_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree("base container-without-provider", tmp_path)
-    (tmp_path / "proc/sys/kernel/hostname").write_bytes(b'a<&\x01\x0b\xff"]]>b\n')
-    suite = suite_of(run(capsys, "junit", tmp_path)[1])
-    assert suite.hostname == 'a<&\ufffd\ufffd\ufffd"]]>b'
+    (tmp_path / "proc/5151/environ").write_bytes(b'UCX_NET_DEVICES=a<&\x01\x0b\xff"]]>b\0')
+    suite = suite_of(run(capsys, "junit", tmp_path, "--check", "TRN013")[1])
     assert suite.failures
+    assert any('a<&\ufffd\ufffd\ufffd"]]>b' in item.message for case in suite for item in case.result)
 
 
 @pytest.mark.parametrize("name", CASES)
