@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+ROUNDING = 1e-9
+"""A standard deviation below that share of the mean is what adding a million equal numbers leaves."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VarianceSplit:
@@ -42,4 +45,7 @@ def split_variance(seconds: Floats, incident: NDArray[np.bool_]) -> VarianceSpli
         part_mean, part_total_mean = part.mean(axis=0), float(part_total.mean())
         within += weight * ((part - part_mean) * (part_total - part_total_mean)[:, None]).mean(axis=0)
         between += weight * (part_mean - mean) * (part_total_mean - total_mean)
-    return VarianceSplit(variance=float((within + between).sum()), within=within, between=between)
+    variance = float((within + between).sum())
+    if variance <= (ROUNDING * total_mean) ** 2:
+        variance, within, between = 0.0, np.zeros_like(within), np.zeros_like(between)
+    return VarianceSplit(variance=variance, within=within, between=between)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from kvdiag.errors import InputError
-from kvdiag.model.bundle import Bundle, BundleEvent, CounterSeries, MetricInfo
+from kvdiag.model.bundle import Bundle, BundleEvent, CounterSeries, MetricInfo, RequestColumns
 
 SCHEMA = "kvdiag.bundle/1"
 COUNTERS = frozenset(
@@ -104,6 +104,7 @@ def read_bundle(path: Path | str) -> Bundle:
     series: tuple[CounterSeries, ...] = ()
     if counters_table is not None:
         series = _bundle_counters.read_counters(counters_table, notes)
+        _note_another_time(requests, series, notes)
     events: tuple[BundleEvent, ...] = ()
     if events_table is not None:
         events = _bundle_counters.read_events(events_table, notes)
@@ -126,6 +127,19 @@ def read_bundle(path: Path | str) -> Bundle:
         incident_start_s=meta.incident_start_s,
         notes=tuple(notes),
     )
+
+
+def _note_another_time(requests: RequestColumns, series: tuple[CounterSeries, ...], notes: list[str]) -> None:
+    """Say so where no counter was read while the requests ran: another clock or unit."""
+    if not series:
+        return
+    arrival = requests.numbers["arrival_s"]
+    begin, end = min(float(one.time_s[0]) for one in series), max(float(one.time_s[-1]) for one in series)
+    if end < arrival[0] or begin > arrival[-1]:
+        notes.append(
+            f"counters: recorded from time_s {begin:.3f} to {end:.3f}, none of them at the time of the requests "
+            f"({arrival[0]:.3f} to {arrival[-1]:.3f}); are both in seconds on one clock?"
+        )
 
 
 def _read_meta(folder: Path, notes: list[str]) -> _Meta:

@@ -224,7 +224,7 @@ def test_meta_is_checked(tmp_path: Path, meta: str, words: str) -> None:
 def test_what_the_exporter_records_of_nixl_is_known_and_many_other_names_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "requests.jsonl", [ROW])
     names = ["nixl.transfers", "nixl.xfer_time_us", *(f"other.{n}" for n in range(9))]
-    counters = [{"time_s": float(n), "node": "d0", "metric": name, "value": n} for name in names for n in range(2)]
+    counters = [{"time_s": 10.0 + n, "node": "d0", "metric": name, "value": n} for name in names for n in range(2)]
     (note,) = (one for one in read_bundle(write(tmp_path, "counters.jsonl", counters)).notes if "counters" in one)
     assert note.startswith("counters: 9 metric(s) of other names were not used: other.0, ")
     assert note.endswith("other.4, ...")
