@@ -29,6 +29,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     records: _Text | None = None
     metrics: tuple[_Url, ...] = ()
     transfer_csv: _Text | None = None
+    step_records: _Text | None = None
+    logs: tuple[_Text, ...] = ()
 
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,6 +112,8 @@ def engines(config: Config, node: str) -> tuple[Engine, ...]:
             records=None if one.records is None else Path(one.records),
             metrics=one.metrics,
             transfer_csv=None if one.transfer_csv is None else Path(one.transfer_csv),
+            step_records=None if one.step_records is None else Path(one.step_records),
+            logs=tuple(Path(log) for log in one.logs),
         )
         for one in config.engines
     )
@@ -129,6 +133,8 @@ def _absolute(config: Config, base: Path) -> Config:
                 nixl_telemetry=place(one.nixl_telemetry),
                 records=place(one.records),
                 transfer_csv=place(one.transfer_csv),
+                step_records=place(one.step_records),
+                logs=tuple(str(base / log) for log in one.logs),
             )
             for one in config.engines
         ),

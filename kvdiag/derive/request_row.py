@@ -148,14 +148,17 @@ def _add_stages(
             row.put(column, getattr(prefill, column), prefill.evidence.get(column, "measured"))
     if decode is not None and decode is not prefill:  # an engine that is both computes the first token in its prefill
         row.put("first_step_s", decode.first_step_s, decode.evidence.get("first_step_s", "measured"))
-    told = {
+    summed = {
         name: [getattr(one, name) for one in pieces if getattr(one, name) is not None]
         for name in ("setup_s", "register_s")
     }
-    parts = {name: float(sum(values)) for name, values in told.items() if values}
+    parts = {name: float(sum(values)) for name, values in summed.items() if values}
     end_s = prefill.prefill_end_s if prefill is not None else None
     present_s = decode.kv_present_s if decode is not None and decode is not prefill else None
     wait_s: float | None = None
+    told: Grade = "derived"
+    if decode is not None and decode.evidence.get("kv_present_s") == "estimated":
+        told = "estimated"
     if end_s is not None and present_s is not None:
         wait_s = present_s - end_s
         if wait_s < 0:
@@ -174,13 +177,13 @@ def _add_stages(
         row.put("wire_s", moving_s - (post_s or 0.0))
     elif moving_s is not None and wait_s is not None:
         row.put("transfer_s", min(moving_s, wait_s))
-        row.put("pre_transfer_s", max(0.0, wait_s - moving_s), "derived")
+        row.put("pre_transfer_s", max(0.0, wait_s - moving_s), told)
     elif moving_s is not None:
         row.put("transfer_s", moving_s)
     elif wait_s is not None and decode is not None and decode.admit_end_s is not None and end_s is not None:
         _add_decode_waits(row, decode, end_s, end_s + wait_s)
     else:
-        row.put("kv_wait_s", wait_s, "derived")
+        row.put("kv_wait_s", wait_s, told)
 
 
 def _add_decode_waits(row: _Row, decode: RequestPiece, from_s: float, present_s: float) -> None:

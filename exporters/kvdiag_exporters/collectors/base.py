@@ -19,7 +19,8 @@ from kvdiag_exporters.stream import RecordStream
 class Engine:
     """One engine to watch: the node it is seen as, its role ("prefill", "decode", "both"), and where it can be read.
 
-    `metrics` are the addresses of Prometheus expositions, `transfer_csv` the folder of TensorRT-LLM's transfer files.
+    `metrics` are the addresses of Prometheus expositions, `transfer_csv` the folder of TensorRT-LLM's transfer files,
+    `step_records` the file of the vLLM plugin, `logs` the engine's own log files.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Engine:
     records: Path | None = None
     metrics: tuple[str, ...] = ()
     transfer_csv: Path | None = None
+    step_records: Path | None = None
+    logs: tuple[Path, ...] = ()
 
     @property
     def labels(self) -> tuple[str, str, str]:
