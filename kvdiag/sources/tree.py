@@ -14,6 +14,8 @@ LONG_LIMIT_BYTES = 16 << 20
 """Longest other file that is read: maps and environ of a process, tables of routes, the output of a program. Of a
 longer one nothing is used: what its end held could be what matters."""
 
+_PART_BYTES = 1 << 16
+"""Read at once: /proc/sys answers 4 MiB and more with "Cannot allocate memory"."""
 _OUTSIDE = "leads out of the tree"
 
 
@@ -52,7 +54,7 @@ class Tree:
         try:
             parts = []
             left = limit + 1 if status.st_size <= limit else 0  # /proc and /sys tell no size before they are read
-            while left > 0 and (part := os.read(descriptor, left)):
+            while left > 0 and (part := os.read(descriptor, min(left, _PART_BYTES))):
                 parts.append(part)
                 left -= len(part)
         finally:
