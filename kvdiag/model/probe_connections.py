@@ -43,6 +43,23 @@ class CreationRow:
     per_second: Metric
 
 
+SharingKind = Literal["srq", "xrc", "dc"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRow:
+    """A way of reaching many peers with few objects, and the seconds to make one; `reason` where it was not made.
+
+    srq: shared receive queue; xrc: extended reliable connection; dc: dynamically connected transport. `refused` where
+    the device has it but gave none.
+    """
+
+    kind: SharingKind
+    status: Literal["offered", "not_offered", "refused", "not_observable"]
+    create: Metric | None
+    reason: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhaustion:
     """How many queue pairs could be made before a refusal (or the probe's bound), and that as many could be again."""
@@ -65,10 +82,14 @@ class ActiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """What P × D needs of one adapter: queue pairs on a prefill and on a decode node, and the time to make them."""
+    """What P × D needs of one adapter: queue pairs on a prefill and on a decode node, and the time to make them.
+
+    `most_peers` is how many peers one adapter here has room for.
+    """
 
     prefill_pairs: int
     decode_pairs: int
+    most_peers: int
     setup_s: float
     fits: bool
     advice: str
@@ -83,6 +104,7 @@ class ConnectionsDocument(Document):
     ends: ProbeEnds | None
     setup: tuple[SetupRow, ...]
     creation: tuple[CreationRow, ...]
+    sharing: tuple[SharingRow, ...]
     exhaustion: Exhaustion
     active: tuple[ActiveRow, ...]
     fan_out: FanOut

@@ -5,7 +5,7 @@ from typing import Literal
 
 from kvdiag.model.document import Document
 from kvdiag.model.kv_geometry import KvGeometry
-from kvdiag.model.probe import ProbeEnds
+from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag.model.probe_judgement import Judgement, Metric
 
 KvMode = Literal["block", "layer", "coalesced", "contiguous"]
@@ -13,8 +13,9 @@ KvMode = Literal["block", "layer", "coalesced", "contiguous"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSettings:
-    """`pair` is the (prefill, decode) tensor-parallel ranks whose exchange was moved; the fastest of `repeats`
-    transfers of one list is what a round counts.
+    """`pairs` are the (prefill, decode) tensor-parallel ranks that exchange something, of which the `measured` were
+    moved: the first; each alone and then all together; or all together. The fastest of `repeats` transfers of one list
+    is what a round counts. `model` says what configuration file the geometry was read from.
     """
 
     transport: Literal["rdma", "tcp", "nixl"]
@@ -23,9 +24,11 @@ class KvSettings:
     tokens: tuple[int, ...]
     prefill_tp: int
     decode_tp: int
-    pair: tuple[int, int]
+    pairs: tuple[tuple[int, int], ...]
+    measured: Literal["first", "each", "all"]
     rounds: int
     repeats: int
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class KvRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvRow:
-    """One layout of one size. `total` is the sum of the four stages' times; every round's bytes were verified.
+    """One layout of one size for one pair of ranks, or for all together (None). `total` is the sum of the four stages'
+    times; every round's bytes were verified.
 
     block: every piece a descriptor, blocks scattered at both ends; layer: the same, posted layer by layer; coalesced:
     blocks in one run per tensor; contiguous: one descriptor of as many bytes. `of_contiguous` is bandwidth over the
@@ -48,6 +52,7 @@ class KvRow:
     """
 
     operation: str
+    pair: tuple[int, int] | None
     mode: KvMode
     tokens: int
     descriptors: int
@@ -85,6 +90,7 @@ class CostModel:
 class Prediction:
     """What the model, fitted without this size, expects of it, and what the fastest round took."""
 
+    pair: tuple[int, int] | None
     mode: KvMode
     tokens: int
     predicted_s: float
@@ -109,5 +115,6 @@ class KvDocument(Document):
     ends: ProbeEnds | None
     rows: tuple[KvRow, ...]
     costs: tuple[KvCost, ...]
+    proof: TransportProof
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]

@@ -6,6 +6,12 @@ from rich.text import Text
 from kvdiag.model.probe_connections import ConnectionsDocument
 from kvdiag.report import probe_parts as parts
 
+_WORDS = {
+    "not_offered": "not offered by this device",
+    "refused": "refused by this device",
+    "not_observable": "not observable here",
+}
+
 
 def render(document: ConnectionsDocument) -> RenderableType:
     """Return everything a terminal shows."""
@@ -23,11 +29,18 @@ def render(document: ConnectionsDocument) -> RenderableType:
         (str(row.queue_pairs), str(row.queue_depth), parts.interval(row.bandwidth, 1 / parts.MIB), f"{row.of_best:.0%}")
         for row in document.active
     )
+    offered = [(row.kind, parts.interval(row.create, 1e6, ".1f")) for row in document.sharing if row.create]
     end = f"refused with {limit.refusal}" if limit.refusal else "the probe's bound, nothing refused"
     return Group(
         Text(f"queue pairs on {settings.device}, {settings.rounds} rounds", style="bold"),
         parts.table(("step", "each[µs]"), setup),
         parts.table(("made by", "#pairs", "per second"), creation),
+        parts.table(("sharing", "each[µs]"), offered) if offered else Text("sharing: none is offered"),
+        *(
+            Text(f"  {row.kind}: {_WORDS[row.status]}: {row.reason}")
+            for row in document.sharing
+            if row.status != "offered"
+        ),
         Text(f"{limit.made} at a time ({end}; max_qp {limit.max_qp}), all freed, {limit.made_again} made again"),
         *([parts.table(("#qps", "depth each", "BW average[MiB/s]", "of best"), active)] if document.active else []),
         Text(f"fan-out: {'fits' if document.fan_out.fits else 'DOES NOT FIT'}: {document.fan_out.advice}", "bold"),

@@ -13,9 +13,11 @@ def render(document: KvDocument) -> RenderableType:
     """Return everything a terminal shows; medians in microseconds and MiB/s."""
     settings, request = document.settings, document.request
     where = "two processes of this host" if document.ends is None else f"{document.ends.peer_host}"
+    several = len({row.pair for row in document.rows}) > 1
     rows = (
         (
             f"{row.operation} {row.mode}",
+            *((_ranks(row.pair),) if several else ()),
             str(row.tokens),
             str(row.descriptors),
             f"{row.bytes / 1024:.0f}",
@@ -26,21 +28,48 @@ def render(document: KvDocument) -> RenderableType:
         )
         for row in document.rows
     )
-    names = ("[µs]", "tokens", "#desc", "#KiB", "build", "post", "wire", "poll", "fastest", "MiB/s", "ratio")
+    names = (
+        "[µs]",
+        *(("ranks",) if several else ()),
+        "tokens",
+        "#desc",
+        "#KiB",
+        "build",
+        "post",
+        "wire",
+        "poll",
+        "fastest",
+        "MiB/s",
+        "ratio",
+    )
     head = f"KV blocks over {settings.transport.upper()} to {where}, {settings.rounds} rounds by turns"
     whole = (
         f"{request.bytes_per_token} bytes a token; {max(settings.tokens)} tokens from TP {settings.prefill_tp} to TP "
         f"{settings.decode_tp}: {request.pairs} pairs of ranks, {request.descriptors} descriptors, {request.bytes} "
-        f"bytes; measured: ranks {settings.pair[0]} -> {settings.pair[1]}"
+        f"bytes; measured: {_measured(document)}"
     )
     return Group(
         Text(head, style="bold"),
+        *([Text(f"geometry: {settings.model}")] if settings.model else []),
         Text(whole),
         parts.table(names, rows),
         *(line for cost in document.costs for line in _cost(cost)),
+        *parts.proof(settings.transport, document.proof),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )
+
+
+def _ranks(pair: tuple[int, int] | None) -> str:
+    return "all" if pair is None else f"{pair[0]}->{pair[1]}"
+
+
+def _measured(document: KvDocument) -> str:
+    pairs = dict.fromkeys(row.pair for row in document.rows)
+    if len(pairs) > 1:
+        return "each pair alone, then all together"
+    (pair,) = pairs
+    return "all pairs together" if pair is None else f"ranks {pair[0]} -> {pair[1]}"
 
 
 def _cost(cost: KvCost) -> list[Text]:
@@ -54,8 +83,8 @@ def _cost(cost: KvCost) -> list[Text]:
     ]
     return lines + [
         Text(
-            f"  {one.mode}, {one.tokens} tokens, not used for the fit: predicted {parts.seconds(one.predicted_s)}, "
-            f"measured {parts.seconds(one.measured_s)} ({one.relative_error:+.0%})"
+            f"  {one.mode}, {one.tokens} tokens, {_ranks(one.pair)}, not used for the fit: predicted "
+            f"{parts.seconds(one.predicted_s)}, measured {parts.seconds(one.measured_s)} ({one.relative_error:+.0%})"
         )
         for one in cost.predictions
     ]

@@ -13,7 +13,7 @@ from kvdiag.model.kv_geometry import Block
 from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_cold import ColdStage
 from kvdiag.model.probe_judgement import Metric
-from kvdiag_probes import pattern
+from kvdiag_probes import pattern, tracing
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
@@ -58,7 +58,7 @@ def measure(options: ColdOptions) -> ColdResult:
     for number in range(options.rounds + 1):
         options.progress(f"connection {number + 1} of {options.rounds + 1}")
         clock = _Stages()
-        with contextlib.ExitStack() as stack:
+        with tracing.span(tracing.ROUNDS, f"connection {number + 1}"), contextlib.ExitStack() as stack:
             path, ends = stack.enter_context(_connected(options, clock))
             result = result or ColdResult(ends)
             clock.seconds["first_write"] = _write(path, options, number)
@@ -100,7 +100,8 @@ class _Stages:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         started_s = time.perf_counter()
-        yield
+        with tracing.span(tracing.STAGES, name):
+            yield
         self.seconds[name] += time.perf_counter() - started_s
 
     def move(self, name: str, to: str, seconds: float) -> None:
@@ -177,7 +178,8 @@ def _rdma(
 
 
 def _transfer(path: KvPath, options: ColdOptions) -> float:
-    timing = path.transfer(Operation.WRITE, [[Block(0, 0, options.size, 0)]], options.timeout_s, 1)
+    with tracing.span(tracing.OPERATIONS, "WRITE", bytes=options.size):
+        timing = path.transfer(Operation.WRITE, [[Block(0, 0, options.size, 0)]], options.timeout_s, 1)
     return timing.total_s - timing.build_s
 
 

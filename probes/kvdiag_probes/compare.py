@@ -9,6 +9,7 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag.model.probe_compare import MethodProof, MethodResult
+from kvdiag_probes import tracing
 from kvdiag_probes.budget import Budget
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
@@ -39,7 +40,8 @@ def compare(
     for number in range(rounds):
         for method in methods if number % 2 == 0 else methods[::-1]:
             options.progress(f"round {number + 1} of {rounds}: {method}")
-            result = _once(options, method, run)
+            with tracing.span(tracing.ROUNDS, method, round=number + 1):
+                result = _once(options, method, run)
             found[method].append(result)
             budget.spend(result.proof.payload_bytes)
     reference = found[methods[0]]

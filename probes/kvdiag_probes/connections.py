@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 
 from kvdiag.derive.intervals import metric
 from kvdiag.model.probe import ProbeEnds
-from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow
+from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow, SharingRow
+from kvdiag_probes import tracing
 from kvdiag_probes.budget import Budget
 from kvdiag_probes.ib_pairs import PairRefusedError
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
@@ -45,6 +46,7 @@ def time_setup(pairs: Maker, rounds: int) -> tuple[SetupRow, ...]:
         started_s = time.perf_counter()
         made = call()
         seconds[step].append(time.perf_counter() - started_s)
+        tracing.add(tracing.OPERATIONS, step, started_s, seconds[step][-1])
         return made
 
     for _ in range(rounds):
@@ -88,6 +90,8 @@ def time_creation(pairs: Maker, threads: int, each: int, rounds: int, *, shared:
         for worker in workers:
             worker.join()
         elapsed_s = time.perf_counter() - started_s
+        made = sum(len(mine) for mine in held)
+        tracing.add(tracing.OPERATIONS, f"{made} queue pairs by {threads} threads", started_s, elapsed_s)
         for pair in (pair for mine in held for pair in mine):
             pairs.destroy(pair)
         if queue is not None:
@@ -127,7 +131,8 @@ def time_active(
         for count in active if number % 2 == 0 else active[::-1]:
             options.progress(f"round {number + 1} of {rounds}: {count} queue pairs")
             settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
-            results.append(run(replace(options, settings=settings)))
+            with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1):
+                results.append(run(replace(options, settings=settings)))
             rates[count].append(results[-1].results[0].bytes_per_second)
             budget.spend(results[-1].proof.payload_bytes)
     metrics = {
@@ -150,6 +155,7 @@ def advise(
     setup: Sequence[SetupRow],
     exhaustion: Exhaustion,
     active: Sequence[ActiveRow],
+    sharing: Sequence[SharingRow],
     prefill: int,
     decode: int,
     pairs_per_link: int,
@@ -162,11 +168,23 @@ def advise(
     fits = needed <= room
     parts = [f"{prefill} × {decode} with {pairs_per_link} queue pairs a link: {here} on prefill, {there} on decode"]
     parts.append(f"about {needed * each_s * 1e3:.1f} ms to set up one after another")
-    parts.append(f"at most {room} fit here" if fits else f"only {room} fit here: link fewer, or share connections")
+    most_peers = room // pairs_per_link
+    parts.append(f"{'at most' if fits else 'only'} {room} fit here, {most_peers} peers")
+    if not fits:
+        ways = [row.kind.upper() for row in sharing if row.status == "offered" and row.kind != "srq"]
+        shared = f"share them by {' or '.join(ways)}" if ways else "neither XRC nor DC is offered to share them"
+        parts.append(f"link groups of at most {most_peers} instances with each other, or add adapters; {shared}")
     near = [row for row in active if row.queue_pairs >= needed] or list(active)[-1:]
     if near:
         parts.append(f"{near[0].queue_pairs} active queue pairs reached {near[0].of_best:.0%} of the best bandwidth")
-    return FanOut(prefill_pairs=here, decode_pairs=there, setup_s=needed * each_s, fits=fits, advice="; ".join(parts))
+    return FanOut(
+        prefill_pairs=here,
+        decode_pairs=there,
+        most_peers=most_peers,
+        setup_s=needed * each_s,
+        fits=fits,
+        advice="; ".join(parts),
+    )
 
 
 def _fill(pairs: Maker, most: int) -> tuple[int, int | None]:

@@ -31,6 +31,7 @@ class Transport(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+    NIXL = "nixl"
 class Plan:
     """One pass over the buffers: `slots` messages of `size` bytes, message i at `base` + i × size at both ends.
 

@@ -18,7 +18,7 @@ from kvdiag.model.probe_register import (
     RegisterVerdict,
     ThreadsRow,
 )
-from kvdiag_probes import gpu_window, registration
+from kvdiag_probes import gpu_window, registration, tracing
 from kvdiag_probes.libibverbs import Domain, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind
 from kvdiag_probes.rdma_path import read_devices
@@ -79,7 +79,8 @@ def measure(
     def attempt(what: str, call: Callable[[], None]) -> None:
         progress(what)
         try:
-            call()
+            with tracing.span(tracing.STAGES, what):
+                call()
         except RegistrationRefusedError as error:
             memlock = soft_memlock()
             hint = "" if memlock is None else f" (memlock limit {memlock} bytes: ulimit -l, LimitMEMLOCK=)"
@@ -120,7 +121,8 @@ def measure(
                 ),
             )
         progress("limits")
-        found.limits = reach_limits(domain, limit_bytes, limit_regions, soft_memlock())
+        with tracing.span(tracing.STAGES, "limits"):
+            found.limits = reach_limits(domain, limit_bytes, limit_regions, soft_memlock())
         found.limits += (_reach_window(domain, settings.device, limit_bytes, open_window),)
     if not found.rows:
         raise UndeterminedError(f"{settings.device}: nothing could be registered: {'; '.join(found.missing)}")

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from kvdiag.derive.cost_line import cost_line
 from kvdiag.derive.intervals import metric
 from kvdiag.model.probe_register import DevicesRow, RegionsRow, RegisterRow, RegisterVerdict, ThreadsRow
+from kvdiag_probes import tracing
 from kvdiag_probes.libibverbs import Limits, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind, Pages
 
@@ -41,10 +42,12 @@ def time_pages(domain: Registrar, kind: PageKind, size: int, rounds: int, *, tou
             for into in (first, again):
                 started_s = time.perf_counter()
                 region = domain.register(pages.address, size)
-                into.append(time.perf_counter() - started_s)
-                started_s = time.perf_counter()
+                registered_s = time.perf_counter()
                 domain.deregister(region)
-                freed.append(time.perf_counter() - started_s)
+                freed.append(time.perf_counter() - registered_s)
+                into.append(registered_s - started_s)
+                tracing.add(tracing.OPERATIONS, "register", started_s, into[-1], bytes=size)
+                tracing.add(tracing.OPERATIONS, "deregister", registered_s, freed[-1], bytes=size)
     name = f"{kind}.{'touched' if touched else 'untouched'}.{size}"
     return RegisterRow(
         pages=kind,
@@ -68,6 +71,7 @@ def time_regions(domain: Registrar, size: int, regions: int, rounds: int) -> Reg
                 for number in range(regions):
                     held.append(domain.register(pages.address + number * each, each))  # noqa: PERF401 - freed on error
                 registered.append(time.perf_counter() - started_s)
+                tracing.add(tracing.OPERATIONS, f"register {regions} regions", started_s, registered[-1], bytes=size)
             finally:
                 started_s = time.perf_counter()
                 for region in held:
@@ -131,6 +135,8 @@ def time_devices(domains: Sequence[Registrar], size: int, rounds: int) -> Device
                 try:
                     list((pool.map if together else map)(one, domains))
                     orders[together].append(time.perf_counter() - started_s)
+                    name = f"register on {len(domains)} devices {'side by side' if together else 'in turn'}"
+                    tracing.add(tracing.OPERATIONS, name, started_s, orders[together][-1], bytes=size)
                 finally:
                     started_s = time.perf_counter()
                     for domain, region in held:

@@ -8,10 +8,16 @@ from typing import NoReturn
 
 import kvdiag_probes.proof as transport_proof
 from kvdiag.errors import KvdiagError, UnavailableError, UsageError
-from kvdiag.model.missing import Missing
-from kvdiag.model.probe import OrderingCheck, ProbeDurations, ProbeEnds, ProbeSettings, SizeResult, TransportProof
-from kvdiag.model.rdma import PortCounters
-from kvdiag_probes.completion import RETRIES_EXCEEDED, CompletionError, ControlState, completion_error
+from kvdiag.model.probe import (
+    OrderingCheck,
+    PortErrors,
+    ProbeDurations,
+    ProbeEnds,
+    ProbeSettings,
+    SizeResult,
+    TransportProof,
+)
+from kvdiag_probes import tracing
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, RefusedConnectionError
 from kvdiag_probes.control.credential import Credential
@@ -218,7 +224,7 @@ def _runner(options: ProbeOptions, client: AgentClient, link: _Link, samples: di
                 receives=link.rails.path.endpoint.receiver,
             )
     return Runner(
-        path=link.path,
+        path=tracing.traced(link.path),
         far=Far(client, link.session.session),
         peer=str(options.peer),
         operation=Operation(settings.operation),

@@ -49,17 +49,19 @@ class TcpPass:
         size, slots, depth = self._plan.size, self._plan.slots, self._plan.queue_depth
         posted_at: deque[float] = deque()
         latencies: list[float] = []
+        starts: list[float] = []
         started_s = clock()
         for slot in range(slots):
             if len(posted_at) == depth:
                 self._wait()
                 latencies.append(clock() - posted_at.popleft())
-            posted_at.append(clock())
+            starts.append(clock())
+            posted_at.append(starts[-1])
             self._post([(slot * size, slot * size, size)], self._buffer)
         while posted_at:
             self._wait()
             latencies.append(clock() - posted_at.popleft())
-        return Pass(clock() - started_s, latencies)
+        return Pass(clock() - started_s, latencies, starts)
 
     def close(self) -> None:
         """Nothing is held."""

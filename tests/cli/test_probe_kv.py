@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jsonschema import validate
@@ -7,6 +8,7 @@ from jsonschema import validate
 from kvdiag.cli import main
 from kvdiag.report.json import published_schema
 from tests.probes.agents import serving
+from tests.sources.test_model_config import LATENT
 
 SMALL = ("--layers", "4", "--kv-heads", "2", "--head-size", "64", "--rounds", "5", "--repeats", "3")
 
@@ -37,18 +39,43 @@ def test_tcp_moves_every_layout_both_ways_with_unequal_parallelism(
         "descriptors": 2 * 4 * 2 * 8,
         "bytes": 128 * 4 * 2 * 2 * 64 * 2,
     }
-    found = {(row["operation"], row["mode"], row["tokens"]): row for row in document["rows"]}
-    assert len(found) == 2 * 4 * 3
-    assert found["read", "block", 128]["descriptors"] == 4 * 2 * 8
-    assert all(row["bytes"] * 2 == row["tokens"] * 2048 for row in found.values())
+    found = {
+        (row["operation"], row["mode"], row["tokens"], tuple(row["pair"]) if row["pair"] else None): row
+        for row in document["rows"]
+    }
+    assert len(document["rows"]) == 2 * 4 * 3 * 3
+    assert document["settings"]["pairs"] == [[0, 0], [1, 0]] and document["settings"]["measured"] == "each"
+    assert found["read", "block", 128, (1, 0)]["descriptors"] == 4 * 2 * 8
+    assert found["read", "block", 128, None]["descriptors"] == 2 * 4 * 2 * 8
+    assert all(row["bytes"] * (1 if pair is None else 2) == row["tokens"] * 2048 for (*_, pair), row in found.items())
     assert {one["tokens"] for cost in document["costs"] for one in cost["predictions"]} == {64}
+    # Every byte of every repetition went over the data connection, both ways.
+    assert document["proof"]["status"] == "proved"
+    moved = sum(row["bytes"] for row in document["rows"]) * (5 + 1) * 3
+    assert document["proof"]["payload_bytes"] == moved
+
+
+def test_a_models_geometry_is_read_from_its_configuration_and_flags_win(
+    peer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LATENT))
+    arguments = ["--model-config", str(config), "--layers", "2", "--tokens", "32", "--pairs", "all"]
+    quick = ["--transport", "tcp", "--rounds", "1", "--repeats", "1", "--op", "read"]
+    assert main(["probe", "kv", peer, *arguments, *quick, "--prefill-tp", "2", "--decode-tp", "2"]) == 0
+    out = capsys.readouterr().out
+    assert f"geometry: DeepseekV3ForCausalLM of {config}" in out
+    assert f"{2 * 576 * 2} bytes a token" in out and "2 pairs of ranks" in out
+    assert "measured: all pairs together" in out and "tcp: carried as named: proved" in out
+    assert main(["probe", "kv", peer, "--model-config", str(tmp_path / "absent.json"), *quick]) == 64
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "absent.json: No such file or directory: give a model's config.json" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["--transport", "tcp"], 64, "PEER: give HOST:PORT"),
-        (["10.0.0.1:1", "--transport", "nixl"], 64, "PEER: give HOST:PORT"),
         (["--transport", "nixl", "--device", "mlx5_0"], 64, "--transport rdma only"),
         (["--transport", "nixl", "--prefill-tp", "3"], 64, "8 KV heads are not divisible among 3 ranks"),
         (["--transport", "nixl", "--tokens", "0"], 64, "--tokens: '0'"),

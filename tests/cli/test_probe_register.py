@@ -2,6 +2,7 @@ import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from jsonschema import validate
@@ -12,6 +13,7 @@ from kvdiag.report.json import published_schema
 from kvdiag_probes import register_probe
 from tests.probes.test_gid import device
 from tests.probes.test_registration import Kernel, no_window
+from tests.report.trace_format import events_of, tracks
 
 SMALL = ("--size", "4KiB,1MiB", "--pages", "4KiB", "--rounds", "5", "--threads", "1", "--limit-bytes", "2MiB")
 
@@ -39,6 +41,17 @@ def test_every_active_device_is_measured_and_every_limit_has_its_answer(capsys: 
     limits = {row["name"]: row["status"] for row in document["limits"]}
     assert limits.keys() == {"memlock", "max_mr", "max_mr_size", "bar1"}
     assert limits["bar1"] == "not_observable"
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_the_timeline_holds_every_step_and_registration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    assert main(["probe", "register", *SMALL, "--kv", "1MiB", "-f", "json", "--trace", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["missing"] == []
+    found = tracks(events_of(path.read_text()))
+    assert [one["name"] for one in found["stages"]][-3:] == ["1MiB on 1 devices", "1MiB on 2 devices", "limits"]
+    registered = [one for one in found["operations"] if one["name"] == "register"]
+    assert len(registered) == 2 * 2 * 2 * 5  # sizes, touched or not, first and again, rounds
 
 
 @pytest.mark.usefixtures("two_devices")

@@ -72,19 +72,21 @@ def test_registration_costs_grow_with_the_pages_and_memlock_is_reached_cleanly(w
 
 
 def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wire) -> None:
-    shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --tokens 32,64 --rounds 2 --repeats 1"
+    shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --pairs all --tokens 32,64 --rounds 2 --repeats 1"
     document = remote(wire, f"kv {shape}", "kvdiag.probe-kv-1")
     assert document["ends"]["local_device"].startswith(wire.a.device)
     rows = {(row["operation"], row["mode"], row["tokens"]): row for row in document["rows"]}
     assert len(rows) == 2 * 4 * 2
     for operation in ("write", "read"):
         block, whole = rows[operation, "block", 64], rows[operation, "contiguous", 64]
-        assert (block["descriptors"], whole["descriptors"]) == (4 * 2 * 4, 1)
-        assert block["bytes"] == whole["bytes"] == 64 * 4 * 2 * 64 * 2
+        assert (block["descriptors"], whole["descriptors"]) == (2 * 4 * 2 * 4, 2)
+        assert block["bytes"] == whole["bytes"] == 64 * 4 * 2 * 2 * 64 * 2
         assert block["build"]["value"] > whole["build"]["value"]
         assert all(block[stage]["value"] > 0 for stage in ("post", "poll"))
         assert block["fastest_s"] <= block["total"]["value"]
     assert {cost["operation"] for cost in document["costs"]} == {"write", "read"}
+    assert document["proof"]["status"] == "proved", document["proof"]
+    assert document["proof"]["payload_bytes"] == sum(row["bytes"] for row in rows.values()) * (2 + 1)
 
 
 def test_rdma_and_tcp_are_compared_by_turns_and_each_is_proved(wire: Wire) -> None:
@@ -109,6 +111,9 @@ def test_queue_pairs_are_made_shared_and_exhausted_cleanly(wire: Wire) -> None:
     assert [(row["queue_pairs"], row["queue_depth"]) for row in document["active"]] == [(1, 16), (4, 4)]
     assert max(row["of_best"] for row in document["active"]) == 1.0
     assert document["fan_out"]["fits"] and document["missing"] == []
+    ways = {row["kind"]: row for row in document["sharing"]}
+    assert ways["srq"]["status"] == "offered" and ways["srq"]["create"]["value"] > 0
+    assert (ways["xrc"]["status"], ways["dc"]["status"]) == ("not_offered", "not_offered"), ways
     probing.await_objects(wire.a.machine, before)
 
 

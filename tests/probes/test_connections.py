@@ -1,7 +1,7 @@
 import errno
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,11 +9,19 @@ import pytest
 
 from kvdiag.derive.intervals import metric
 from kvdiag.errors import UndeterminedError
-from kvdiag.model.probe_connections import ActiveRow, ConnectionsSettings, Exhaustion, SetupRow
+from kvdiag.model.probe_connections import (
+    ActiveRow,
+    ConnectionsSettings,
+    Exhaustion,
+    SetupRow,
+    SharingKind,
+    SharingRow,
+)
 from kvdiag_probes import connections
 from kvdiag_probes.connections_probe import measure_local
 from kvdiag_probes.gid import Choice
 from kvdiag_probes.ib_pairs import PairRefusedError
+from kvdiag_probes.sharing import Opener, openers, probe_sharing
 
 CHOICE = Choice(device="x0", port=1, gid_index=1, gid="::ffff:10.0.0.1", type="RoCE v2", link_layer="Ethernet")
 
@@ -91,7 +99,7 @@ def measure(adapter: Adapter, **changes: Any) -> Any:
     def opened(_: Choice) -> Iterator[tuple[Adapter, int]]:
         yield adapter, adapter.room
 
-    return measure_local(CHOICE, settings(**changes), lambda _: None, opened)
+    return measure_local(CHOICE, settings(**changes), lambda _: None, opened, lambda _: {})
 
 
 def test_every_step_is_timed_and_nothing_is_left() -> None:
@@ -135,9 +143,69 @@ def test_the_advice_counts_both_sides_and_the_room() -> None:
     rate = metric("b", "bytes_per_second", "higher", [1.0] * 5)
     active = [ActiveRow(queue_pairs=n, queue_depth=1, bandwidth=rate, of_best=1 / n) for n in (1, 4, 16)]
     room = Exhaustion(max_qp=1000, made=64, made_again=64, refusal=None)
-    advice = connections.advise(setup, room, active, prefill=2, decode=3, pairs_per_link=2)
+    advice = connections.advise(setup, room, active, (), prefill=2, decode=3, pairs_per_link=2)
     assert (advice.prefill_pairs, advice.decode_pairs, advice.fits) == (6, 4, True)
     assert advice.setup_s == pytest.approx(6 * 4e-3)
     assert "16 active queue pairs reached 6% of the best" in advice.advice
+    assert (advice.most_peers, "at most 1000 fit here, 500 peers" in advice.advice) == (500, True)
     full = Exhaustion(max_qp=1000, made=64, made_again=64, refusal="ENOMEM")
-    assert not connections.advise(setup, full, (), prefill=2, decode=33, pairs_per_link=2).fits
+    crowded = connections.advise(setup, full, (), (), prefill=2, decode=33, pairs_per_link=2)
+    assert not crowded.fits and "link groups of at most 32 instances" in crowded.advice
+    assert "neither XRC nor DC is offered" in crowded.advice
+    offered = SharingRow(kind="dc", status="offered", create=None, reason=None)
+    crowded = connections.advise(setup, full, (), (offered,), prefill=2, decode=33, pairs_per_link=2)
+    assert "share them by DC" in crowded.advice
+
+
+class Thing:
+    closed = 0
+
+    def close(self) -> None:
+        Thing.closed += 1
+
+
+def kind(failing: Exception | None = None, at: str = "make") -> Opener:
+    @contextmanager
+    def opened(device: str) -> Iterator[Callable[[], Thing]]:
+        assert device == "x0"
+        if failing and at == "open":
+            raise failing
+
+        def make() -> Thing:
+            if failing:
+                raise failing
+            return Thing()
+
+        yield make
+
+    return opened
+
+
+def test_each_way_of_sharing_is_tried_and_what_refuses_it_is_told_apart() -> None:
+    Thing.closed = 0
+    unsupported = PairRefusedError("ibv_open_xrcd", errno.EOPNOTSUPP)
+    assert connections_sharing({"srq": kind(), "xrc": kind(unsupported, "open"), "dc": kind(NO_PYVERBS, "open")}) == [
+        ("srq", "offered", None),
+        ("xrc", "not_offered", "ibv_open_xrcd: Operation not supported"),
+        ("dc", "not_observable", "no pyverbs"),
+    ]
+    assert Thing.closed == 5
+    full = PairRefusedError("ibv_create_qp_ex", errno.ENOMEM)
+    assert connections_sharing({"xrc": kind(full)}) == [
+        ("xrc", "refused", "ibv_create_qp_ex: Cannot allocate memory"),
+    ]
+
+
+def test_dynamic_connections_are_looked_for_with_their_driver_only() -> None:
+    (row,) = probe_sharing("x0", 5, {"dc": openers("rdma_rxe")["dc"]})
+    assert row.status == "not_offered"
+    assert row.reason == "only mlx5_core has it, x0 is driven by rdma_rxe: Operation not supported"
+
+
+NO_PYVERBS = UndeterminedError("no pyverbs")
+
+
+def connections_sharing(openers: dict[SharingKind, Opener]) -> list[tuple[str, str, str | None]]:
+    rows = probe_sharing("x0", 5, openers)
+    assert all(row.create is None or row.create.samples == 5 for row in rows)
+    return [(row.kind, row.status, row.reason) for row in rows]

@@ -53,6 +53,9 @@ Duration = Annotated[
 ]
 QueueDepth = Annotated[int, typer.Option("--queue-depth", min=1, max=8192, help="Messages outstanding at a time.")]
 Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1_000_000, help="Messages before the clock starts.")]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write a timeline (Perfetto, chrome://tracing) to this file.")
+]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Repetitions; intervals need at least 5.")]
 Device = Annotated[
     str | None, typer.Option("--device", help="RDMA device, or several as rails: a,b; default: chosen by its GID.")

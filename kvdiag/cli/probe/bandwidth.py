@@ -4,6 +4,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 from kvdiag.cli.probe._transfer import run_transfer
 
 
@@ -44,6 +45,7 @@ def bandwidth(
     min_bandwidth: flags.MinBandwidth = None,
     budget: flags.Budget = None,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -53,4 +55,5 @@ def bandwidth(
 
     Example: kvdiag probe bandwidth 10.0.0.2:18580 --op read --size 64KiB,1MiB --token-file token --min-gbps 90
     """
-    return run_transfer("bandwidth", **locals())
+    given = locals()
+    return traced("bandwidth", trace, lambda: run_transfer("bandwidth", **given))

@@ -6,6 +6,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +31,7 @@ def cold(
         float | None, typer.Option("--max-cold-ms", min=0, help="Fail (exit 2) where a fresh connection takes longer.")
     ] = None,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -38,7 +40,8 @@ def cold(
 
     Example: kvdiag probe cold 10.0.0.2:18580 --size 1MiB --max-cold-ms 50 --token-file token
     """
-    return _run(**locals())
+    given = locals()
+    return traced("cold", trace, lambda: _run(**given))
 
 
 def _run(**given: Any) -> int:

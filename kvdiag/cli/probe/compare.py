@@ -6,6 +6,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +34,7 @@ def compare(
     min_bandwidth: flags.MinBandwidth = None,
     budget: flags.Budget = None,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -43,7 +45,8 @@ def compare(
 
     Example: kvdiag probe compare 10.0.0.2:18580 --size 64KiB --rounds 9 --min-bandwidth 0.9xlink --token-file token
     """
-    return _run(**locals())
+    given = locals()
+    return traced("compare", trace, lambda: _run(**given))
 
 
 def _run(**given: Any) -> int:

@@ -6,6 +6,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +38,7 @@ def connections(
     timeout: flags.Timeout = 10.0,
     budget: flags.Budget = None,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -47,7 +49,8 @@ def connections(
 
     Example: kvdiag probe connections 10.0.0.2:18580 --active 1,16,256 --prefill 16 --decode 32 --token-file token
     """
-    return _run(**locals())
+    given = locals()
+    return traced("connections", trace, lambda: _run(**given))
 
 
 def _run(**given: Any) -> int:
@@ -91,7 +94,7 @@ def _run(**given: Any) -> int:
     else:
         found.missing.append("bandwidth against the number of queue pairs: give a PEER")
     fan_out = probe.advise(
-        found.setup, found.exhaustion, active, given["prefill"], given["decode"], given["pairs_per_link"]
+        found.setup, found.exhaustion, active, found.sharing, given["prefill"], given["decode"], given["pairs_per_link"]
     )
     document = ConnectionsDocument(
         **head("kvdiag.probe-connections/1"),  # type: ignore[arg-type]
@@ -99,6 +102,7 @@ def _run(**given: Any) -> int:
         ends=ends,
         setup=found.setup,
         creation=tuple(found.creation),
+        sharing=found.sharing,
         exhaustion=found.exhaustion,
         active=active,
         fan_out=fan_out,

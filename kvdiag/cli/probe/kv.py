@@ -1,18 +1,30 @@
 """`kvdiag probe kv`: a model's KV blocks, moved in several layouts."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
+
+if TYPE_CHECKING:
+    from kvdiag.model.kv_geometry import KvGeometry
+    from kvdiag.model.model_config import ModelConfig
 
 
 class _Transport(StrEnum):
     RDMA = "rdma"
     TCP = "tcp"
     NIXL = "nixl"
+
+
+class _Measured(StrEnum):
+    FIRST = "first"
+    EACH = "each"
+    ALL = "all"
 
 
 class _Layout(StrEnum):
@@ -26,17 +38,21 @@ def register(app: typer.Typer) -> None:
 
 def kv(
     peer: Annotated[
-        str | None, typer.Argument(metavar="[PEER]", help="HOST:PORT of a `kvdiag agent`; none with --transport nixl.")
+        str | None,
+        typer.Argument(metavar="[PEER]", help="HOST:PORT of an agent; nixl without: two processes here."),
     ] = None,
-    transport: Annotated[_Transport, typer.Option("--transport", help="rdma, tcp, or nixl on this host.")] = (
+    transport: Annotated[_Transport, typer.Option("--transport", help="rdma, tcp, or nixl (at both ends).")] = (
         _Transport.RDMA
     ),
-    layers: Annotated[int, typer.Option("--layers", min=1, max=1000, help="num_hidden_layers.")] = 32,
-    kv_heads: Annotated[int, typer.Option("--kv-heads", min=1, max=1024, help="num_key_value_heads.")] = 8,
+    model_config: Annotated[
+        Path | None, typer.Option("--model-config", help="config.json of the model, or its folder; flags below win.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option("--layers", min=1, max=1000, help="Default: 32.")] = None,
+    kv_heads: Annotated[int | None, typer.Option("--kv-heads", min=1, max=1024, help="Default: 8.")] = None,
     head_size: Annotated[
-        int, typer.Option("--head-size", min=1, max=8192, help="head_dim; with --mla the latent: 576 for DeepSeek.")
-    ] = 128,
-    dtype_bytes: Annotated[int, typer.Option("--dtype-bytes", min=1, max=8, help="Bytes per element.")] = 2,
+        int | None, typer.Option("--head-size", min=1, max=8192, help="With --mla the latent. Default: 128.")
+    ] = None,
+    dtype_bytes: Annotated[int | None, typer.Option("--dtype-bytes", min=1, max=8, help="Default: 2.")] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, max=4096, help="The engine's block size.")] = 16,
     mla: Annotated[bool, typer.Option("--mla", help="Multi-head latent attention: one vector per layer.")] = False,
     layout: Annotated[_Layout, typer.Option("--layout", help="Order within a block.")] = _Layout.HND,
@@ -45,6 +61,10 @@ def kv(
     ] = "64,128,256",
     prefill_tp: Annotated[int, typer.Option("--prefill-tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
     decode_tp: Annotated[int, typer.Option("--decode-tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
+    pairs: Annotated[
+        _Measured | None,
+        typer.Option("--pairs", help="Of ranks: first, all together, or each and then all (default if TP differ)."),
+    ] = None,
     op: Annotated[str, typer.Option("--op", help="write pushes, read pulls; or both: write,read.")] = "write,read",
     rounds: flags.Rounds = 5,
     repeats: Annotated[
@@ -60,15 +80,19 @@ def kv(
     timeout: flags.Timeout = 10.0,
     budget: flags.Budget = None,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Move a model's KV blocks one by one, layer by layer, coalesced and as one piece; fit what a descriptor costs.
 
-    Example: kvdiag probe kv --transport nixl --layers 80 --kv-heads 8 --head-size 128 --prefill-tp 8 --decode-tp 8
+    Examples: kvdiag probe kv 10.0.0.2:18580 --model-config config.json --prefill-tp 8 --decode-tp 4 --token-file token
+
+    kvdiag probe kv --transport nixl --layers 80 --kv-heads 8 --head-size 128 --prefill-tp 8 --decode-tp 8
     """
-    return _run(**locals())
+    given = locals()
+    return traced("kv", trace, lambda: _run(**given))
 
 
 def _run(**given: Any) -> int:
@@ -76,7 +100,6 @@ def _run(**given: Any) -> int:
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.kv_blocks import exchanges
     from kvdiag.errors import UsageError
-    from kvdiag.model.kv_geometry import KvGeometry
     from kvdiag.model.probe_kv import KvDocument, KvSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_kv_text import render
@@ -84,24 +107,19 @@ def _run(**given: Any) -> int:
     from kvdiag_probes.datapath import Operation
     from kvdiag_probes.kv.measure import costs, measure, rows
     from kvdiag_probes.kv.open import open_path
-    from kvdiag_probes.kv.shapes import MODES, request, shape
+    from kvdiag_probes.kv.shapes import MODES, measured_pairs, request, shape
 
-    if (given["peer"] is None) != (given["transport"] is _Transport.NIXL):
-        raise UsageError("PEER: give HOST:PORT of an agent for rdma and tcp, and none for --transport nixl")
+    if given["peer"] is None and given["transport"] is not _Transport.NIXL:
+        raise UsageError("PEER: give HOST:PORT of an agent for rdma and tcp; only --transport nixl does without")
     operations = _finish.parse_names(given["op"], "--op", ("write", "read"))
     tokens = tuple(sorted(_finish.parse_counts(given["tokens"], "--tokens", most=1 << 22)))
-    geometry = KvGeometry(
-        layers=given["layers"],
-        kv_heads=given["kv_heads"],
-        head_size=given["head_size"],
-        dtype_bytes=given["dtype_bytes"],
-        block_tokens=given["block_tokens"],
-        mla=given["mla"],
-        layout=given["layout"].value,
-    )
+    model, geometry = _geometry(given)
     degrees = given["prefill_tp"], given["decode_tp"]
-    pair = exchanges(geometry, *degrees)[0]
-    shapes = [shape(geometry, *degrees, pair, count, mode) for count in tokens for mode in MODES]
+    pairs = exchanges(geometry, *degrees)
+    which: Any = given["pairs"] or (_Measured.FIRST if degrees[0] == degrees[1] else _Measured.EACH)
+    measured = which.value
+    chosen = measured_pairs(pairs, measured)
+    shapes = [shape(geometry, *degrees, some, count, mode) for some in chosen for count in tokens for mode in MODES]
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
     with open_path(given["transport"].value, given, max(max(s.source_bytes, s.target_bytes) for s in shapes)) as opened:
         path, ends = opened
@@ -109,6 +127,7 @@ def _run(**given: Any) -> int:
         samples = measure(
             path, shapes, wanted, given["rounds"], given["repeats"], given["timeout"], allowed, _finish.progress()
         )
+        proof = path.prove(samples.moved)
     document = KvDocument(
         **head("kvdiag.probe-kv/1"),  # type: ignore[arg-type]
         settings=KvSettings(
@@ -118,16 +137,46 @@ def _run(**given: Any) -> int:
             tokens=tokens,
             prefill_tp=degrees[0],
             decode_tp=degrees[1],
-            pair=pair,
+            pairs=pairs,
+            measured=measured,
             rounds=given["rounds"],
             repeats=given["repeats"],
+            model=model.name if model else None,
         ),
         request=request(geometry, *degrees, max(tokens)),
         ends=ends,
         rows=rows(samples),
         costs=costs(samples, tokens[len(tokens) // 2] if len(tokens) > 2 else None),
+        proof=proof,
         judgements=(),
-        missing=() if len(tokens) > 2 else ("a check of the fit: give three or more --tokens",),
+        missing=(
+            *(model.notes if model else ()),
+            *(() if len(tokens) > 2 else ("a check of the fit: give three or more --tokens",)),
+        ),
     )
     metrics = [one for row in document.rows for one in (row.total, row.bandwidth)]
-    return _finish.finish(document, render, given, metrics)
+    return _finish.finish(document, render, given, metrics, warning=proof.status == "contradicted")
+
+
+def _geometry(given: dict[str, Any]) -> "tuple[ModelConfig | None, KvGeometry]":
+    """Return what the configuration file says, and the geometry with the flags laid over it."""
+    from kvdiag.model.kv_geometry import KvGeometry
+    from kvdiag.sources import model_config
+
+    model = model_config.read(given["model_config"]) if given["model_config"] else None
+
+    def value(name: str, default: int) -> int:
+        if given[name] is not None:
+            return int(given[name])
+        return default if model is None else int(getattr(model, name))
+
+    geometry = KvGeometry(
+        layers=value("layers", 32),
+        kv_heads=value("kv_heads", 8),
+        head_size=value("head_size", 128),
+        dtype_bytes=value("dtype_bytes", 2),
+        block_tokens=given["block_tokens"],
+        mla=given["mla"] or (model is not None and model.mla),
+        layout=given["layout"].value,
+    )
+    return model, geometry

@@ -4,6 +4,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 from kvdiag.cli.probe._transfer import run_transfer
 
 
@@ -40,6 +41,7 @@ def latency(
     budget: flags.Budget = None,
     out: flags.History = None,
     baseline: flags.Baseline = None,
+    trace: flags.TraceFile = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
     inject: flags.Inject = None,
@@ -48,4 +50,5 @@ def latency(
 
     Example: kvdiag probe latency 10.0.0.2:18580 --size 64,64KiB --iterations 2000 --max-p99-us 50
     """
-    return run_transfer("latency", queue_depth=1, **locals())
+    given = locals()
+    return traced("latency", trace, lambda: run_transfer("latency", queue_depth=1, **given))

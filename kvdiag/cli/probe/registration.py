@@ -6,6 +6,7 @@ import typer
 
 from kvdiag.cli._output import Format, FormatOption, require
 from kvdiag.cli.probe import _options as flags
+from kvdiag.cli.probe._trace import traced
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +33,7 @@ def probe_register(
         int, typer.Option("--limit-regions", min=1, max=1 << 22, help="Make at most so many regions.")
     ] = 4096,
     out: flags.History = None,
+    trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -40,7 +42,8 @@ def probe_register(
 
     Needs no peer. Example: kvdiag probe register --device mlx5_0,mlx5_1 --kv 640MiB --budget-ms 5
     """
-    return _run(**locals())
+    given = locals()
+    return traced("register", trace, lambda: _run(**given))
 
 
 def _run(**given: Any) -> int:

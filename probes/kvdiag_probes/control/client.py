@@ -24,6 +24,7 @@ from kvdiag_probes.control.messages import (
     PassRequest,
     ReceiveRequest,
     Refusal,
+    ServeRequest,
     SnapshotAnswer,
     VerifyAnswer,
     VerifyRequest,
@@ -82,6 +83,10 @@ class AgentClient:
     def receive(self, session: str, request: ReceiveRequest) -> None:
         """Have the agent post receives for messages with immediate data."""
         self._send("POST", f"/v1/sessions/{session}/receive", request)
+
+    def serve(self, session: str, request: ServeRequest) -> None:
+        """Have the agent progress the session's transport for a while."""
+        self._send("POST", f"/v1/sessions/{session}/serve", request)
 
     def arm(self, session: str, request: PassRequest) -> None:
         """Have the agent get a pass ready that waits for a flag."""

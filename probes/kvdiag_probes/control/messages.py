@@ -8,7 +8,7 @@ from msgspec import Meta
 from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.memory import MemoryKind
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when a message changes its meaning; both ends must speak the same."""
 PROTOCOL_HEADER = "kvdiag-protocol"
 MAX_REQUEST_BYTES = 64 * 1024
@@ -19,6 +19,9 @@ _U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _Text = Annotated[str, Meta(max_length=256)]
 _Size = Annotated[int, Meta(ge=1, le=1 << 40)]
 _Offset = Annotated[int, Meta(ge=0, le=1 << 40)]
+# Decimal text: JSON numbers lose precision above 2^53 in some readers, and msgspec bounds end at 2^63.
+_Decimal = Annotated[str, Meta(pattern=r"^[0-9]{1,20}$")]
+_Metadata = Annotated[str, Meta(max_length=48 * 1024)]
 Grant = Literal["all", "write", "read", "none"]
 """What the peer may do with a buffer."""
 
@@ -42,8 +45,7 @@ class QueuePairAddress(_Message, frozen=True, kw_only=True):
     mtu: Annotated[int, Meta(ge=256, le=4096)]
     rd_atomic: Annotated[int, Meta(ge=1, le=255)]
     rkey: _U32
-    # Decimal text: JSON numbers lose precision above 2^53 in some readers, and msgspec bounds end at 2^63.
-    address_text: Annotated[str, Meta(pattern=r"^[0-9]{1,20}$")]
+    address_text: _Decimal
     more: Annotated[tuple[QueuePairNumber, ...], Meta(max_length=1023)] = ()
 
     @property
@@ -56,6 +58,7 @@ class OpenRequest(_Message, frozen=True, kw_only=True):
 
     `rail` counts the agent's devices; `queue_depth` is what the agent's own passes will need, `receives` how many
     messages with immediate data it must take at a time; `grant` less than all provokes refusals, for tests.
+    `nixl_metadata` (base64) is the initiator's NIXL agent, for transport nixl.
     """
 
     transport: Transport
@@ -67,6 +70,7 @@ class OpenRequest(_Message, frozen=True, kw_only=True):
     memory: MemoryKind = MemoryKind.HOST
     relaxed_ordering: bool = False
     grant: Grant = "all"
+    nixl_metadata: _Metadata | None = None
 
 
 class OpenAnswer(_Message, frozen=True, kw_only=True):
@@ -81,6 +85,8 @@ class OpenAnswer(_Message, frozen=True, kw_only=True):
     memory: Annotated[str, Meta(max_length=1024)] | None = None
     tcp_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     tcp_key: Annotated[str, Meta(max_length=64)] | None = None
+    nixl_metadata: _Metadata | None = None
+    nixl_address: _Decimal | None = None
 
 
 class FillRequest(_Message, frozen=True, kw_only=True):
@@ -119,6 +125,12 @@ class ReceiveRequest(_Message, frozen=True, kw_only=True):
 
     count: Annotated[int, Meta(ge=1, le=8192)]
     chain: Annotated[int, Meta(ge=1, le=8192)]
+
+
+class ServeRequest(_Message, frozen=True, kw_only=True):
+    """Progress the session's transport without pause for so many seconds at most; 0 ends it."""
+
+    seconds: Annotated[float, Meta(ge=0, le=3600)]
 
 
 class PassRequest(_Message, frozen=True, kw_only=True):

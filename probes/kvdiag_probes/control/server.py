@@ -32,6 +32,7 @@ from kvdiag_probes.control.messages import (
     PassRequest,
     ReceiveRequest,
     Refusal,
+    ServeRequest,
     VerifyRequest,
 )
 from kvdiag_probes.control.sessions import Sessions
@@ -129,6 +130,10 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
         await run_in_threadpool(sessions.receive, request.path_params["name"], message)
         return Response(status_code=204)
 
+    async def serve(request: Request) -> Response:
+        await run_in_threadpool(sessions.serve, request.path_params["name"], await _decode(request, ServeRequest))
+        return Response(status_code=204)
+
     async def arm(request: Request) -> Response:
         await run_in_threadpool(sessions.arm, request.path_params["name"], await _decode(request, PassRequest))
         return Response(status_code=204)
@@ -160,6 +165,7 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
             Route("/v1/sessions/{name}/fill", _guarded(fill), methods=["POST"]),
             Route("/v1/sessions/{name}/verify", _guarded(verify), methods=["POST"]),
             Route("/v1/sessions/{name}/receive", _guarded(receive), methods=["POST"]),
+            Route("/v1/sessions/{name}/serve", _guarded(serve), methods=["POST"]),
             Route("/v1/sessions/{name}/pass", _guarded(arm), methods=["POST"]),
             Route("/v1/sessions/{name}/pass", _guarded(collect), methods=["GET"]),
         ],

@@ -17,6 +17,7 @@ from kvdiag_probes.control.messages import (
     PassAnswer,
     PassRequest,
     ReceiveRequest,
+    ServeRequest,
     VerifyAnswer,
     VerifyRequest,
 )
@@ -26,7 +27,7 @@ from kvdiag_probes.corruption import classify
 class Target(Protocol):
     """What one session holds: a buffer that the peer can reach. `close` frees it and cuts the peer off.
 
-    `push` and `pull` are as a data path has them; the other three raise InputError where the transport has no such
+    `push` and `pull` are as a data path has them; the next four raise InputError where the transport has no such
     thing.
     """
 
@@ -42,6 +43,8 @@ class Target(Protocol):
     def reap(self, request: VerifyRequest) -> str | None:
         """Return what is wrong with the immediates that must have come, or None."""
         ...
+
+    def serve(self, request: ServeRequest) -> None: ...
 
     def arm(self, request: PassRequest) -> None: ...
 
@@ -118,6 +121,11 @@ class Sessions:
         """Post receives for messages with immediate data; InputError for an unknown session."""
         with self._used(name, 0) as target:
             target.receive(request)
+
+    def serve(self, name: str, request: ServeRequest) -> None:
+        """Progress the session's transport for a while; InputError for an unknown session."""
+        with self._used(name, 0) as target:
+            target.serve(request)
 
     def arm(self, name: str, request: PassRequest) -> None:
         """Get a pass ready that starts at the initiator's flag; InputError for an unknown session or a bad pass."""

@@ -13,6 +13,7 @@ from kvdiag_probes.control.messages import (
     PassAnswer,
     PassRequest,
     ReceiveRequest,
+    ServeRequest,
     VerifyRequest,
 )
 from kvdiag_probes.control.passes import PassRunner
@@ -57,6 +58,10 @@ class TargetFactory:
     def __call__(self, request: OpenRequest, local_address: str) -> Target:
         if request.transport == Transport.TCP:
             return _TcpTarget(request.size, local_address, self._idle_s)
+        if request.transport == Transport.NIXL:
+            from kvdiag_probes.kv.nixl_target import NixlTarget
+
+            return NixlTarget(request, local_address)
         return _RdmaTarget(request, local_address, self._options)
 
 
@@ -85,6 +90,9 @@ class _TcpTarget:
 
     def reap(self, request: VerifyRequest) -> str | None:
         raise InputError(f"TCP has no immediate data (asked for {request.immediates})")
+
+    def serve(self, request: ServeRequest) -> None:
+        raise InputError(f"TCP needs no progress (asked for {request.seconds:g} s of it)")
 
     def arm(self, request: PassRequest) -> None:
         raise InputError(f"over TCP the agent runs no passes (asked for {request.slots} messages)")
@@ -165,6 +173,9 @@ class _RdmaTarget:
 
     def reap(self, request: VerifyRequest) -> str | None:
         return self._endpoint.receiver.reap(request.immediates, request.chain, _IMMEDIATES_TIMEOUT_S)
+
+    def serve(self, request: ServeRequest) -> None:
+        raise InputError(f"RDMA needs no progress (asked for {request.seconds:g} s of it)")
 
     def arm(self, request: PassRequest) -> None:
         self._passes.arm(request)

@@ -1,5 +1,6 @@
 """Every layout of every size by turns, each transfer verified byte by byte, then the cost of a descriptor."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ import numpy as np
 
 from kvdiag.derive.intervals import metric
 from kvdiag.model.probe_kv import KvCost, KvRow, Prediction
-from kvdiag_probes import pattern
+from kvdiag_probes import pattern, tracing
 from kvdiag_probes.budget import Budget
 from kvdiag_probes.datapath import Operation
 from kvdiag_probes.errors import PayloadMismatchError
@@ -21,10 +22,11 @@ _FITTED = ("block", "coalesced", "contiguous")
 
 @dataclass(slots=True)
 class Samples:
-    """The timings of every round, by operation, layout and tokens."""
+    """The timings of every round by operation and shape (their place in `shapes`), and the bytes that were moved."""
 
     shapes: list[Shape]
-    timings: dict[tuple[str, str, int], list[Timing]] = field(default_factory=lambda: defaultdict(list))
+    timings: dict[tuple[str, int], list[Timing]] = field(default_factory=lambda: defaultdict(list))
+    moved: dict[Operation, int] = field(default_factory=lambda: defaultdict(int))
 
 
 def measure(
@@ -42,15 +44,17 @@ def measure(
     PayloadMismatchError where the target's memory is not what the blocks should have made of it.
     """
     samples = Samples(list(shapes))
-    work = [(operation, shape) for operation in operations for shape in shapes]
+    work = [(operation, place, shape) for operation in operations for place, shape in enumerate(shapes)]
     seed = 0
     for number in range(-1, rounds):
-        for operation, shape in work if number % 2 == 0 else work[::-1]:
-            progress(f"round {max(number, 0) + 1} of {rounds}: {operation} {shape.mode}, {shape.tokens} tokens")
+        for operation, place, shape in work if number % 2 == 0 else work[::-1]:
+            progress(f"round {max(number, 0) + 1} of {rounds}: {operation} {_described(shape)}")
             seed += 2
-            timing = _verified(path, operation, shape, seed, timeout_s, repeats)
+            with tracing.span(tracing.ROUNDS, f"{operation} {_described(shape)}", round=max(number, 0) + 1):
+                timing = _verified(path, operation, shape, seed, timeout_s, repeats)
             if number >= 0:
-                samples.timings[operation, shape.mode, shape.tokens].append(timing)
+                samples.timings[operation, place].append(timing)
+            samples.moved[operation] += shape.bytes * repeats
             budget.spend(shape.bytes * repeats)
     return samples
 
@@ -58,10 +62,12 @@ def measure(
 def rows(samples: Samples) -> tuple[KvRow, ...]:
     """Return each layout's medians, its bandwidth beside the contiguous transfer's of the same round."""
     found = []
-    for (operation, mode, tokens), timings in samples.timings.items():
-        shape = next(one for one in samples.shapes if (one.mode, one.tokens) == (mode, tokens))
-        whole = samples.timings.get((operation, "contiguous", tokens), timings)
-        name = f"{operation}.{mode}.{tokens}"
+    places = {shape.key: place for place, shape in enumerate(samples.shapes)}
+    for (operation, place), timings in samples.timings.items():
+        shape = samples.shapes[place]
+        whole = samples.timings[operation, places.get(("contiguous", shape.tokens, shape.pair), place)]
+        pair = "all" if shape.pair is None else "{}-{}".format(*shape.pair)
+        name = f"{operation}.{shape.mode}.{shape.tokens}.{pair}"
         stages = {
             stage: metric(f"{name}.{stage}", "seconds", "lower", [getattr(one, f"{stage}_s") for one in timings])
             for stage in ("build", "post", "wire", "poll", "total")
@@ -71,8 +77,9 @@ def rows(samples: Samples) -> tuple[KvRow, ...]:
         found.append(
             KvRow(
                 operation=operation,
+                pair=shape.pair,
                 mode=shape.mode,
-                tokens=tokens,
+                tokens=shape.tokens,
                 descriptors=shape.descriptors,
                 bytes=shape.bytes,
                 fastest_s=min(one.total_s for one in timings),
@@ -81,7 +88,7 @@ def rows(samples: Samples) -> tuple[KvRow, ...]:
                 **stages,
             )
         )
-    return tuple(sorted(found, key=lambda row: (row.operation, row.tokens)))
+    return tuple(sorted(found, key=lambda row: (row.operation, row.pair is None, row.pair, row.tokens)))
 
 
 def costs(samples: Samples, held_out: int | None) -> tuple[KvCost, ...]:
@@ -93,8 +100,8 @@ def costs(samples: Samples, held_out: int | None) -> tuple[KvCost, ...]:
     for operation in dict.fromkeys(key[0] for key in samples.timings):
         points: list[tuple[Shape, float]] = []
         unseen: list[tuple[Shape, float]] = []
-        for shape in samples.shapes:
-            timings = samples.timings.get((operation, shape.mode, shape.tokens))
+        for place, shape in enumerate(samples.shapes):
+            timings = samples.timings.get((operation, place))
             if shape.mode not in _FITTED or not timings:
                 continue
             fastest = min(one.total_s for one in timings)
@@ -107,6 +114,7 @@ def costs(samples: Samples, held_out: int | None) -> tuple[KvCost, ...]:
             expected = predict(model, shape.descriptors, shape.bytes)
             predictions.append(
                 Prediction(
+                    pair=shape.pair,
                     mode=shape.mode,
                     tokens=shape.tokens,
                     predicted_s=expected,
@@ -122,12 +130,21 @@ def _verified(path: KvPath, operation: Operation, shape: Shape, seed: int, timeo
     writing = operation is Operation.WRITE
     path.fill(seed, shape.source_bytes, far=not writing)
     path.fill(seed + 1, shape.target_bytes, far=writing)
+    started_s = time.perf_counter()
     timing = path.transfer(operation, shape.groups, timeout_s, repeats)
+    elapsed_s = time.perf_counter() - started_s
+    name = f"{operation.upper()}, {repeats} times"
+    tracing.add(tracing.OPERATIONS, name, started_s, elapsed_s, descriptors=shape.descriptors, bytes=shape.bytes)
+    # Posting, waiting and polling take turns: the fastest transfer's sums are laid end to end.
+    for stage in ("build", "post", "wire", "poll"):
+        seconds = getattr(timing, f"{stage}_s")
+        tracing.add("stages of the fastest, summed", stage, started_s, seconds)
+        started_s += seconds
     found = path.digest(shape.target_bytes, far=writing)
     expected = _expected(shape, seed)
     if found != expected:
         raise PayloadMismatchError(
-            f"{operation.upper()} of {shape.descriptors} descriptors ({shape.mode}, {shape.tokens} tokens) delivered "
+            f"{operation.upper()} of {shape.descriptors} descriptors ({_described(shape)}) delivered "
             f"wrong bytes: digest {found}, not {expected}; next: repeat with --transport tcp, suspect memory or driver"
         )
     return timing
@@ -144,3 +161,8 @@ def _expected(shape: Shape, seed: int) -> str:
                 block.source : block.source + block.length
             ]
     return pattern.digest(memoryview(target))
+
+
+def _described(shape: Shape) -> str:
+    ranks = "all ranks" if shape.pair is None else f"ranks {shape.pair[0]} -> {shape.pair[1]}"
+    return f"{shape.mode}, {shape.tokens} tokens, {ranks}"

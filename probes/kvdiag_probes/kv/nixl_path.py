@@ -1,66 +1,73 @@
-"""KV blocks through real NIXL: two agents in two processes of this host, UCX over TCP on loopback."""
+"""KV blocks through real NIXL: from an agent in a process of its own to another one, here or at a peer, over UCX."""
 
+import base64
 import contextlib
-import multiprocessing
-from collections.abc import Iterator
-from typing import Any
+import ipaddress
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 
-from kvdiag.errors import UnavailableError, UndeterminedError
-from kvdiag.model.missing import Missing
-from kvdiag_probes.datapath import Operation
-from kvdiag_probes.demo import nixl_import
-from kvdiag_probes.kv import nixl_worker
+from kvdiag.errors import UnavailableError
+from kvdiag.model.finding import Evidence
+from kvdiag.model.probe import ProbeEnds, TransportProof
+from kvdiag_probes.control.address import Address
+from kvdiag_probes.control.client import AgentClient
+from kvdiag_probes.control.credential import Credential
+from kvdiag_probes.control.messages import FillRequest, OpenRequest, ServeRequest, VerifyRequest
+from kvdiag_probes.datapath import Operation, Transport
+from kvdiag_probes.kv.nixl_child import SPARE_S, NixlChild
 from kvdiag_probes.kv.path import Groups, Timing
+from kvdiag_probes.kv.tcp_path import agent_session
 
-_START_S = 120.0
-_SPARE_S = 30.0
+_OPEN_S = 60.0
+"""Starting an agent imports NIXL and opens every UCX device: longer than a control message may take."""
 
 
-class _Child:
-    def __init__(self, name: str, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._near, far = context.Pipe()
-        self._process = context.Process(target=nixl_worker.main, args=(far, name, size), daemon=True)
-        self._process.start()
-        far.close()
-        self._name = name
+class _Far(Protocol):
+    def serve(self, seconds: float) -> None: ...
 
-    def ready(self) -> None:
-        self._answer(_START_S)
+    def fill(self, seed: int, size: int) -> None: ...
 
-    def call(self, method: str, *arguments: Any, limit_s: float = _SPARE_S) -> Any:
-        try:
-            self._near.send((method, arguments))
-        except OSError as error:
-            raise UnavailableError(f"the NIXL {self._name} process is gone ({error.strerror})") from error
-        return self._answer(limit_s)
+    def digest(self, size: int) -> str: ...
 
-    def close(self) -> None:
-        self._near.close()
-        self._process.join(5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
 
-    def _answer(self, limit_s: float) -> Any:
-        try:
-            if not self._near.poll(limit_s):
-                raise UnavailableError(f"the NIXL {self._name} process does not answer within {limit_s:g} s")
-            failed, value = self._near.recv()
-        except (EOFError, ConnectionError) as error:
-            raise UnavailableError(f"the NIXL {self._name} process ended unexpectedly; see standard error") from error
-        if failed:
-            kind = UndeterminedError if failed == "UndeterminedError" else UnavailableError
-            raise kind(str(value))
-        return value
+class _HereFar:
+    """The target in a process of this host."""
+
+    def __init__(self, child: NixlChild) -> None:
+        self._child = child
+
+    def serve(self, seconds: float) -> None:
+        self._child.call("serve", seconds)
+
+    def fill(self, seed: int, size: int) -> None:
+        self._child.call("fill", seed, size)
+
+    def digest(self, size: int) -> str:
+        return str(self._child.call("digest", size))
+
+
+class _PeerFar:
+    """The target behind an agent."""
+
+    def __init__(self, client: AgentClient, session: str) -> None:
+        self._client, self._session = client, session
+
+    def serve(self, seconds: float) -> None:
+        self._client.serve(self._session, ServeRequest(seconds=seconds))
+
+    def fill(self, seed: int, size: int) -> None:
+        self._client.fill(self._session, FillRequest(seed=seed, size=size))
+
+    def digest(self, size: int) -> str:
+        return self._client.verify(self._session, VerifyRequest(seed=0, size=size)).digest
 
 
 class NixlKvPath:
     """Two agents, connected."""
 
-    def __init__(self, near: _Child, far: _Child) -> None:
+    def __init__(self, near: NixlChild, far: _Far) -> None:
         self._near, self._far = near, far
 
     def transfer(self, operation: Operation, groups: Groups, timeout_s: float, repeats: int) -> Timing:
@@ -71,34 +78,85 @@ class NixlKvPath:
             .astype(np.uint64)
             for group in groups
         ]
-        self._far.call("serve", True)
+        limit_s = repeats * timeout_s + SPARE_S
+        self._far.serve(min(limit_s, 3600.0))
         try:
-            limit_s = repeats * timeout_s + _SPARE_S
             timing: Timing = self._near.call("transfer", str(operation), rows, timeout_s, repeats, limit_s=limit_s)
         finally:
-            self._far.call("serve", False)
+            with contextlib.suppress(UnavailableError):
+                self._far.serve(0.0)
         return timing
 
     def fill(self, seed: int, size: int, *, far: bool) -> None:
-        (self._far if far else self._near).call("fill", seed, size)
+        if far:
+            self._far.fill(seed, size)
+        else:
+            self._near.call("fill", seed, size)
 
     def digest(self, size: int, *, far: bool) -> str:
-        return str((self._far if far else self._near).call("digest", size))
+        return self._far.digest(size) if far else str(self._near.call("digest", size))
+
+    def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
+        """Compare what the initiator's TCP connections moved with the payload; what UCX does else, no socket counts."""
+        transports, sent, received = self._near.call("sockets")
+        pushed, pulled = (moved.get(operation, 0) for operation in (Operation.WRITE, Operation.READ))
+        enough = sent >= pushed and received >= pulled
+        only_tcp = transports == "tcp"
+        names = ("acknowledged", "received")
+        return TransportProof(
+            status="proved" if enough else "contradicted" if only_tcp else "not_observable",
+            payload_bytes=pushed + pulled,
+            evidence=tuple(
+                Evidence(
+                    name=f"bytes {name} on the TCP connections of the NIXL process",
+                    value=str(value),
+                    source="TCP_INFO",
+                    threshold=f">= {payload}",
+                )
+                for name, value, payload in zip(names, (sent, received), (pushed, pulled), strict=True)
+                if payload
+            ),
+            missing=()
+            if enough or only_tcp
+            else (f"UCX_TLS={transports} lets UCX move bytes past the TCP connections, where the kernel counts none",),
+        )
 
 
 @contextlib.contextmanager
-def open_nixl(local_bytes: int, remote_bytes: int) -> Iterator[NixlKvPath]:
-    """Start both agents; UndeterminedError where NIXL is not installed or does not load."""
-    package = nixl_import.find()
-    if isinstance(package, Missing):
-        raise UndeterminedError(f"{package.missing}, or use --transport tcp")
+def open_nixl(size: int) -> Iterator[NixlKvPath]:
+    """Start both agents on this host; UndeterminedError where NIXL is not installed or does not load."""
     with contextlib.ExitStack() as stack:
-        children = [_Child("initiator", local_bytes), _Child("target", remote_bytes)]
-        for child in children:
-            stack.callback(child.close)
+        children = []
+        for name in ("initiator", "target"):
+            children.append(NixlChild(name, size, loopback=True))
+            stack.callback(children[-1].close)
         for child in children:
             child.ready()
         near, far = children
         far.call("connect", *near.call("endpoint"))
         near.call("connect", *far.call("endpoint"))
-        yield NixlKvPath(near, far)
+        yield NixlKvPath(near, _HereFar(far))
+
+
+@contextlib.contextmanager
+def open_nixl_peer(
+    peer: Address, credential: Credential, timeout_s: float, size: int
+) -> Iterator[tuple[NixlKvPath, ProbeEnds]]:
+    """Start an agent here, and have a `kvdiag agent` start the other; they exchange metadata over its control channel.
+
+    UndeterminedError where NIXL is missing at either end; UnavailableError where the agent does not answer.
+    """
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(AgentClient(peer, credential, max(timeout_s, _OPEN_S)))
+        host = client.hello().host
+        local = ipaddress.ip_address(client.local_address or "::1")
+        near = NixlChild("initiator", size, loopback=local.is_loopback)
+        stack.callback(near.close)
+        near.ready()
+        metadata, _ = near.call("endpoint")
+        request = OpenRequest(transport=Transport.NIXL, size=size, nixl_metadata=base64.b64encode(metadata).decode())
+        session = stack.enter_context(agent_session(client, request))
+        assert session.nixl_metadata is not None
+        assert session.nixl_address is not None
+        near.call("connect", base64.b64decode(session.nixl_metadata), int(session.nixl_address))
+        yield NixlKvPath(near, _PeerFar(client, session.session)), ProbeEnds(peer=str(peer), peer_host=host)

@@ -3,13 +3,17 @@
 import ctypes
 import mmap
 import os
+import socket
+import stat
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdiag.errors import KvdiagError, UnavailableError
-from kvdiag_probes import pattern
+from kvdiag_probes import pattern, tcp_info
 from kvdiag_probes.demo import nixl_import
 from kvdiag_probes.kv.path import Timing, await_all
 
@@ -17,23 +21,22 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ENVIRONMENT = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_MODULES": "^efa", "NIXL_LOG_LEVEL": "WARN"}
+ENVIRONMENT = {"UCX_TLS": "tcp", "UCX_MODULES": "^efa", "NIXL_LOG_LEVEL": "WARN"}
 """Used where the variable is not set; with UCX_TLS=tcp,cma the kernel copies from process to process instead."""
+_LOOPBACK = {"UCX_NET_DEVICES": "lo"}
 _IDLE_S, _PROGRESS_CALLS = 0.05, 256
 
 
 class Worker:
     """Answers the parent's calls; each is a method's name and its arguments."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, memory: mmap.mmap) -> None:
         nixl = nixl_import.api()
         self._agent: Any = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=False))
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-        self._memory = mmap.mmap(-1, size, flags=flags)
-        self._view = memoryview(self._memory)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._agent.register_memory([(self._address, size, 0, "")], "DRAM")
-        self.busy = False
+        self._view = memoryview(memory)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._agent.register_memory([(self._address, len(memory), 0, "")], "DRAM")
+        self._serve_until_s = 0.0
 
     def endpoint(self) -> tuple[bytes, int]:
         """Return what the other side must know: metadata and address."""
@@ -44,9 +47,19 @@ class Worker:
         self._peer = self._agent.add_remote_agent(metadata)
         self._remote = address
 
-    def serve(self, busy: bool) -> None:
-        """Progress the agent all the time, or seldom."""
-        self.busy = busy
+    @property
+    def busy(self) -> bool:
+        """Whether the agent is to be progressed all the time."""
+        return time.monotonic() < self._serve_until_s
+
+    def serve(self, seconds: float) -> None:
+        """Progress the agent all the time for so long, then seldom."""
+        self._serve_until_s = time.monotonic() + seconds
+
+    def sockets(self) -> tuple[str, int, int]:
+        """Return UCX_TLS, and what this process's TCP connections had acknowledged and received, in bytes."""
+        moved = [_moved(int(link.name)) for link in Path("/proc/self/fd").iterdir()]
+        return os.environ["UCX_TLS"], sum(sent for sent, _ in moved), sum(received for _, received in moved)
 
     def progress(self) -> None:
         """Let the agent do what the other side asks for."""
@@ -99,12 +112,32 @@ class Worker:
         return done
 
 
-def main(connection: Connection, name: str, size: int) -> None:
-    """Make a worker and serve until the parent closes the connection; never prints to standard output."""
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+def _moved(fd: int) -> tuple[int, int]:
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return 0, 0
+        with socket.socket(fileno=os.dup(fd)) as one:
+            if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
+                return 0, 0
+            return tcp_info.moved_bytes(one)
+    except OSError:
+        return 0, 0  # closed since it was listed, or a listening socket
+
+
+def main(connection: Connection, name: str, size: int, loopback: bool, shared: bool) -> None:
+    """Make a worker and serve until the parent closes the connection; never prints to standard output.
+
+    With `shared` the parent sends the descriptor of the memory first.
+    """
+    wanted = ENVIRONMENT | (_LOOPBACK if loopback else {})
+    os.environ.update({name: value for name, value in wanted.items() if name not in os.environ})
     os.dup2(2, 1)  # UCX logs to standard output, where the probe's document belongs
     try:
-        worker = Worker(name, size)
+        if shared:
+            memory = mmap.mmap(recv_handle(connection), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        else:
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+        worker = Worker(name, memory)
     except Exception as error:
         connection.send((error.__class__.__name__, f"NIXL does not start: {error}"))
         os._exit(1)

@@ -17,14 +17,20 @@ def open_path(transport: str, flags: Mapping[str, Any], size: int) -> Iterator[t
     chosen = flags["device"] or flags["port"] or flags["gid_index"] is not None
     if chosen and transport != "rdma":
         raise UsageError("--device, --port and --gid-index choose an RDMA port: --transport rdma only")
-    if transport == "nixl":
+    if transport == "nixl" and flags["peer"] is None:
         from kvdiag_probes.kv.nixl_path import open_nixl
 
-        with open_nixl(size, size) as nixl_path:
+        with open_nixl(size) as nixl_path:
             yield nixl_path, None
         return
     peer = parse_address(flags["peer"], "PEER")
     credential = load_credential(flags["token_file"], flags["tls_cert"], flags["tls_key"], flags["tls_ca"])
+    if transport == "nixl":
+        from kvdiag_probes.kv.nixl_path import open_nixl_peer
+
+        with open_nixl_peer(peer, credential, flags["timeout"], size) as opened_nixl:
+            yield opened_nixl
+        return
     if transport == "tcp":
         from kvdiag_probes.kv.tcp_path import open_tcp
 

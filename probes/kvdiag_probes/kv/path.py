@@ -1,12 +1,13 @@
 """What a transport must do to move KV blocks for the probe, and how its time is split."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvdiag.errors import UnavailableError
 from kvdiag.model.kv_geometry import Block
+from kvdiag.model.probe import TransportProof
 from kvdiag_probes.datapath import Operation
 
 Groups = Sequence[Sequence[Block]]
@@ -49,6 +50,10 @@ class KvPath(Protocol):
 
     def digest(self, size: int, *, far: bool) -> str:
         """Return the digest of the first `size` bytes of one end's memory."""
+        ...
+
+    def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
+        """Say whether the kernel's counts agree that the transport moved so many bytes since the path was opened."""
         ...
 
 

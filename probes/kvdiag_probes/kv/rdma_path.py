@@ -9,8 +9,9 @@ from typing import Any
 
 from kvdiag.errors import UnavailableError
 from kvdiag.model.kv_geometry import Block
-from kvdiag.model.probe import ProbeEnds
+from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag_probes import pattern
+from kvdiag_probes import proof as transport_proof
 from kvdiag_probes.completion import completion_error, leading
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
@@ -34,6 +35,8 @@ class RdmaKvPath:
     def __init__(self, endpoint: Any, remote: QueuePairAddress, client: AgentClient, session: str, peer: str) -> None:
         self._endpoint, self._remote = endpoint, remote
         self._client, self._session, self._peer = client, session, peer
+        self._before = transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port)
+        self._control_before = sum(client.moved_bytes)
 
     def transfer(self, operation: Operation, groups: Groups, timeout_s: float, repeats: int) -> Timing:
         """Move every group; a chain never crosses from one group to the next."""
@@ -69,6 +72,29 @@ class RdmaKvPath:
             return self._client.verify(self._session, VerifyRequest(seed=0, size=size)).digest
         with self._endpoint.buffer[:size] as view:
             return pattern.digest(view)
+
+    def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
+        """Compare what the local port counted each way since the path was opened with the payload."""
+        choice = self._endpoint.choice
+        after = transport_proof.read_counters(choice.device, choice.port)
+        objects = transport_proof.read_objects(choice.device)
+        control_bytes = sum(self._client.moved_bytes) - self._control_before
+        return transport_proof.joined(
+            [
+                transport_proof.judge_rdma(
+                    operation,
+                    payload,
+                    self._endpoint.path_mtu,
+                    self._endpoint.address.qpn,
+                    self._before,
+                    after,
+                    objects,
+                    control_bytes,
+                )
+                for operation, payload in moved.items()
+                if payload
+            ]
+        )
 
     def _chain(self, operation: Operation, blocks: Sequence[Block]) -> list[Any]:
         """Return the work requests and, among them, their scatter entries: all must be kept until they are done."""

@@ -2,11 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kvdiag.errors import KvdiagError
-from kvdiag.model.probe import ProbeEnds
+from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag_probes import pattern
+from kvdiag_probes import proof as transport_proof
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
@@ -56,6 +57,14 @@ class TcpKvPath:
         if far:
             return self._client.verify(self._session, VerifyRequest(seed=0, size=size)).digest
         return pattern.digest(self._buffer[:size])
+
+    def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
+        """Compare what the data connection moved each way with the payload."""
+        sent, received = self._initiator.moved_bytes()
+        ways = ((moved.get(Operation.WRITE, 0), sent), (moved.get(Operation.READ, 0), received))
+        return transport_proof.joined(
+            [transport_proof.judge_tcp(payload, bytes_) for payload, bytes_ in ways if payload]
+        )
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from kvdiag_probes.control.messages import (
     PassAnswer,
     PassRequest,
     ReceiveRequest,
+    ServeRequest,
     VerifyRequest,
 )
 from kvdiag_probes.control.sessions import Limits, Sessions
@@ -34,6 +35,9 @@ class FakeTarget:
 
     def reap(self, request: VerifyRequest) -> str | None:
         return f"{request.immediates} immediates did not arrive"
+
+    def serve(self, request: ServeRequest) -> None:
+        self.calls.append(request)
 
     def arm(self, request: PassRequest) -> None:
         self.calls.append(request)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jsonschema import validate
 
 from kvdiag.report.json import published_schema
+from tests.probes.agents import serving
 
 pytestmark = [
     pytest.mark.component,
@@ -20,9 +22,10 @@ pytestmark = [
 KVDIAG = Path(sys.executable).with_name("kvdiag")
 
 
-def probe(*arguments: str) -> dict[str, Any]:
+def probe(*arguments: str, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
     command = [str(KVDIAG), "probe", "kv", "--transport", "nixl", "-f", "json", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+    environment.update(extra or {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -68,3 +71,18 @@ def test_4_kib_blocks_too_and_the_fitted_cost_predicts_a_size_that_it_has_not_se
             break
     assert max(ratios) >= 3, ratios
     assert min(errors) <= 0.25, errors
+
+
+@pytest.mark.timeout(300)
+def test_an_agent_holds_the_far_end_and_the_bytes_are_proved() -> None:
+    """Two processes, one control channel: everything but the wire is as between two hosts."""
+    shape = ("--layers", "2", "--kv-heads", "2", "--head-size", "64", "--tokens", "64", "--prefill-tp", "2")
+    with serving() as server:
+        environment = {"KVDIAG_TOKEN": "let-me-in"}
+        document = probe(str(server.address), *shape, "--rounds", "1", "--repeats", "2", extra=environment)
+    assert document["ends"]["peer"] == str(server.address)
+    assert {(row["operation"], row["mode"]) for row in document["rows"]} == {
+        (operation, mode) for operation in ("write", "read") for mode in ("block", "layer", "coalesced", "contiguous")
+    }
+    assert document["proof"]["status"] == "proved"
+    assert len(document["proof"]["evidence"]) == 2

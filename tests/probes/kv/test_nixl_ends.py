@@ -1,0 +1,122 @@
+"""What surrounds NIXL, with a worker that is not there: messages, memory, and the proof."""
+
+import base64
+import mmap
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag_probes.control.messages import OpenRequest, PassRequest, ReceiveRequest, ServeRequest, VerifyRequest
+from kvdiag_probes.datapath import Operation, Transport
+from kvdiag_probes.kv import nixl_target
+from kvdiag_probes.kv.nixl_path import NixlKvPath
+from kvdiag_probes.kv.nixl_target import NixlTarget
+
+
+class Child:
+    """A worker's parent end: notes what it is asked for; `memory` is what it would have registered."""
+
+    def __init__(self, name: str, size: int, *, loopback: bool, fd: int | None = None) -> None:
+        assert fd is not None
+        self.memory = mmap.mmap(os.dup(fd), size)
+        self.loopback = loopback
+        self.calls: list[tuple[Any, ...]] = []
+        self.closed = False
+
+    def ready(self) -> None:
+        self.calls.append(("ready",))
+
+    def call(self, *call: Any) -> Any:
+        self.calls.append(call)
+        if call == ("connect", b"refused", 0):
+            raise UnavailableError("NIXL: no such agent")
+        return (b"mine", 1 << 63) if call == ("endpoint",) else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    made: list[Child] = []
+
+    def make(*arguments: Any, **named: Any) -> Child:
+        made.append(Child(*arguments, **named))
+        return made[-1]
+
+    monkeypatch.setattr(nixl_target, "NixlChild", make)
+    return made
+
+
+def asked(metadata: bytes) -> OpenRequest:
+    return OpenRequest(transport=Transport.NIXL, size=8192, nixl_metadata=base64.b64encode(metadata).decode())
+
+
+def test_the_buffer_of_the_session_is_the_workers_memory(children: list[Child]) -> None:
+    target = NixlTarget(asked(b"theirs"), "10.0.0.2")
+    target.buffer[:4] = b"data"
+    (child,) = children
+    assert child.memory[:4] == b"data" and not child.loopback
+    assert child.calls == [("ready",), ("endpoint",), ("connect", b"theirs", 0)]
+    answer = target.describe("s")
+    assert answer.nixl_metadata == base64.b64encode(b"mine").decode() and answer.nixl_address == str(1 << 63)
+    target.serve(ServeRequest(seconds=5))
+    assert child.calls[-1] == ("serve", 5)
+    target.close()
+    assert child.closed
+
+
+def test_a_metadata_that_nixl_refuses_leaves_no_process(children: list[Child]) -> None:
+    with pytest.raises(UnavailableError, match="no such agent"):
+        NixlTarget(asked(b"refused"), "127.0.0.1")
+    assert children[0].closed and children[0].loopback
+
+
+def test_requests_that_make_no_sense_over_nixl_are_refused(children: list[Child]) -> None:
+    with pytest.raises(InputError, match="needs the initiator's nixl_metadata"):
+        NixlTarget(OpenRequest(transport=Transport.NIXL, size=1), "127.0.0.1")
+    with pytest.raises(InputError, match="nixl_metadata: "):
+        NixlTarget(OpenRequest(transport=Transport.NIXL, size=1, nixl_metadata="?"), "127.0.0.1")
+    assert children == []
+    target = NixlTarget(asked(b"theirs"), "127.0.0.1")
+    with pytest.raises(InputError, match="runs no passes"):
+        target.arm(PassRequest(flag=0, flag_offset=0, size=1, slots=1, timeout_s=1))
+    with pytest.raises(InputError, match="runs no passes"):
+        target.collect()
+    with pytest.raises(InputError, match="no immediate data"):
+        target.receive(ReceiveRequest(count=1, chain=1))
+    with pytest.raises(InputError, match="no immediate data"):
+        target.reap(VerifyRequest(seed=0, size=1, immediates=1))
+
+
+class Sockets:
+    """A worker that tells what its TCP connections moved."""
+
+    def __init__(self, transports: str, sent: int, received: int) -> None:
+        self._told = transports, sent, received
+
+    def call(self, method: str) -> tuple[str, int, int]:
+        assert method == "sockets"
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("transports", "sent", "received", "status"),
+    [
+        ("tcp", 1000, 2000, "proved"),
+        ("tcp,cma", 1000, 2000, "proved"),
+        ("tcp", 999, 2000, "contradicted"),
+        ("tcp", 1000, 1999, "contradicted"),
+        ("tcp,cma", 10, 10, "not_observable"),
+    ],
+)
+def test_the_proof_compares_both_directions(transports: str, sent: int, received: int, status: str) -> None:
+    moved: Mapping[Operation, int] = {Operation.WRITE: 1000, Operation.READ: 2000}
+    path = NixlKvPath(Sockets(transports, sent, received), None)  # type: ignore[arg-type]
+    proof = path.prove(moved)
+    assert (proof.status, proof.payload_bytes) == (status, 3000)
+    assert [item.value for item in proof.evidence] == [str(sent), str(received)]
+    assert bool(proof.missing) == (status == "not_observable")
