@@ -8,16 +8,11 @@ from typing import NoReturn
 
 import kvdiag_probes.proof as transport_proof
 from kvdiag.errors import KvdiagError, UnavailableError, UsageError
-from kvdiag.model.probe import (
-    OrderingCheck,
-    PortErrors,
-    ProbeDurations,
-    ProbeEnds,
-    ProbeSettings,
-    SizeResult,
-    TransportProof,
-)
+from kvdiag.model.missing import Missing
+from kvdiag.model.probe import OrderingCheck, ProbeDurations, ProbeEnds, ProbeSettings, SizeResult, TransportProof
+from kvdiag.model.rdma import PortCounters
 from kvdiag_probes import tracing
+from kvdiag_probes.completion import RETRIES_EXCEEDED, CompletionError, ControlState, completion_error
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, RefusedConnectionError
 from kvdiag_probes.control.credential import Credential
