@@ -28,10 +28,10 @@ class Operation(StrEnum):
 class Transport(StrEnum):
     RDMA = "rdma"
     TCP = "tcp"
+    NIXL = "nixl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-    NIXL = "nixl"
 class Plan:
     """One pass over the buffers: `slots` messages of `size` bytes, message i at `base` + i × size at both ends.
 
@@ -66,11 +66,11 @@ class Pass:
 
     elapsed_s: float
     latencies_s: list[float] = field(default_factory=list)
+    posted_s: list[float] = field(default_factory=list)
 
 
 class PreparedPass(Protocol):
     def run(self) -> Pass:
-    posted_s: list[float] = field(default_factory=list)
         """Carry out the pass once; UnavailableError with the cause when it fails, within the plan's timeout."""
         ...
 
