@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	./tools/apt-install $(TEST_PACKAGES)
 	$(BIN)/pytest --numprocesses auto -m "not component and not lab"; fast=$$?; \
-	    $(BIN)/pytest --reruns 1 -m "component or lab" && exit $$fast
+	    $(BIN)/pytest --numprocesses 2 --dist loadgroup --reruns 1 -m "component or lab" && exit $$fast
 
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses auto -m "not component and not lab"

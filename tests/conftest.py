@@ -10,6 +10,15 @@ HARDWARE = "needs hardware: "
 """A skip reason starts with this where no machine without that hardware can run the test."""
 
 
+@pytest.hookimpl(wrapper=True)  # so that it comes before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Keep the lab's tests in one process, which boots the machines once and runs one test at a time."""
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]

@@ -34,9 +34,9 @@ def result_of(document: dict[str, Any], code: str) -> tuple[str, str]:
 
 
 @contextmanager
-def agent(end: End, address: str, arguments: str = "") -> Iterator[str]:
+def agent(end: End, address: str, arguments: str = "", port: int = probing.PORT + 1) -> Iterator[str]:
     """Run an agent on an address of the end, and yield where."""
-    where = f"{address}:{probing.PORT}"
+    where = f"{address}:{port}"
     command = f"exec {probing.KVDIAG} agent --listen {where} --idle 10 {arguments}"
     process = end.machine.spawn(command, environment=probing.ENVIRONMENT)
     process.wait_for("^kvdiag agent listens on", 60)
@@ -44,6 +44,13 @@ def agent(end: End, address: str, arguments: str = "") -> Iterator[str]:
         yield where
     finally:
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def far(lab_pair: Wire) -> Iterator[str]:
+    """Return where an agent of b listens, for tests that leave its address in place."""
+    with agent(lab_pair.b, lab_pair.b.address, port=probing.PORT) as where:
+        yield where
 
 
 @contextmanager
@@ -57,10 +64,9 @@ def changed(end: End, change: str, restore: str) -> Iterator[None]:
         end.await_port("ACTIVE")
 
 
-def test_a_pair_in_order_moves_a_block_each_way(lab_pair: Wire) -> None:
+def test_a_pair_in_order_moves_a_block_each_way(lab_pair: Wire, far: str) -> None:
     before = [probing.objects(end.machine) for end in lab_pair.ends]
-    with agent(lab_pair.b, lab_pair.b.address) as far:
-        document = preflight(lab_pair.a, far)
+    document = preflight(lab_pair.a, far)
     # The machines' clocks start up to a second apart.
     assert set(grave(document)) <= {"PAIR007"}
     status, detail = result_of(document, "PAIR008")
@@ -72,22 +78,36 @@ def test_a_pair_in_order_moves_a_block_each_way(lab_pair: Wire) -> None:
         probing.await_objects(end.machine, wanted)
 
 
-def test_no_transfer_moves_no_block(lab_pair: Wire) -> None:
-    with agent(lab_pair.b, lab_pair.b.address) as far:
-        before = lab_pair.a.counters()["sent_pkts"]
-        document = preflight(lab_pair.a, far, "--no-transfer")
-        assert lab_pair.a.counters()["sent_pkts"] == before
+def test_no_transfer_moves_no_block(lab_pair: Wire, far: str) -> None:
+    before = lab_pair.a.counters()["sent_pkts"]
+    document = preflight(lab_pair.a, far, "--no-transfer")
+    assert lab_pair.a.counters()["sent_pkts"] == before
     assert result_of(document, "PAIR008")[0] == "not_observable"
 
 
-def test_a_smaller_mtu_at_the_peer_is_mtu001_and_the_block_still_moves(lab_pair: Wire) -> None:
+def test_a_smaller_mtu_at_the_peer_is_mtu001_and_the_block_still_moves(lab_pair: Wire, far: str) -> None:
     small, large = (f"ip link set eth0 mtu {mtu}" for mtu in (1500, 4200))
-    with changed(lab_pair.b, small, large), agent(lab_pair.b, lab_pair.b.address) as far:
+    with changed(lab_pair.b, small, large):
         document = preflight(lab_pair.a, far)
     assert document["rc"] == 1
     assert set(grave(document)) - {"PAIR007"} == {"MTU001"}
     assert "4096 on rxe0/1 and 1024 on b rxe0/1" in grave(document)["MTU001"]["summary"]
     assert "path MTU 1024" in result_of(document, "PAIR008")[1]
+
+
+def test_dropped_roce_packets_are_told_from_a_dead_path(lab_pair: Wire, far: str) -> None:
+    drop = (
+        "modprobe -a dummy cls_u32 sch_ingress act_mirred && ip link add sink type dummy && ip link set sink up && "
+        "tc qdisc add dev eth0 ingress && tc filter add dev eth0 parent ffff: protocol ip u32 "
+        "match ip protocol 17 0xff match ip dport 4791 0xffff action mirred egress redirect dev sink"
+    )
+    with changed(lab_pair.b, drop, "tc qdisc del dev eth0 ingress; ip link del sink"):
+        document = preflight(lab_pair.a, far)
+    assert document["rc"] == 2
+    assert set(grave(document)) - {"PAIR007"} == {"PAIR008"}
+    assert "consistent with UDP port 4791 being dropped" in grave(document)["PAIR008"]["summary"]
+    with lab_pair.a.netem("delay 1ms"):
+        assert result_of(preflight(lab_pair.a, far), "PAIR008")[0] == "passed"
 
 
 def test_link_local_gids_alone_are_pair002(lab_pair: Wire) -> None:
@@ -104,22 +124,6 @@ def test_link_local_gids_alone_are_pair002(lab_pair: Wire) -> None:
     assert set(found) - {"PAIR007"} <= {"PAIR002", "PAIR008"}
     if "PAIR008" in found:
         assert found["PAIR008"]["explained_by"] == "PAIR002"
-
-
-def test_dropped_roce_packets_are_told_from_a_dead_path(lab_pair: Wire) -> None:
-    drop = (
-        "modprobe -a dummy cls_u32 sch_ingress act_mirred && ip link add sink type dummy && ip link set sink up && "
-        "tc qdisc add dev eth0 ingress && tc filter add dev eth0 parent ffff: protocol ip u32 "
-        "match ip protocol 17 0xff match ip dport 4791 0xffff action mirred egress redirect dev sink"
-    )
-    with agent(lab_pair.b, lab_pair.b.address) as far:
-        with changed(lab_pair.b, drop, "tc qdisc del dev eth0 ingress; ip link del sink"):
-            document = preflight(lab_pair.a, far)
-        assert document["rc"] == 2
-        assert set(grave(document)) - {"PAIR007"} == {"PAIR008"}
-        assert "consistent with UDP port 4791 being dropped" in grave(document)["PAIR008"]["summary"]
-        with lab_pair.a.netem("delay 1ms"):
-            assert result_of(preflight(lab_pair.a, far), "PAIR008")[0] == "passed"
 
 
 def test_a_pair_with_ipv6_alone_passes_with_a_note(lab_pair: Wire) -> None:

