@@ -1,29 +1,13 @@
 """CNT009: no counter stands at its greatest value, where it no longer counts."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.pma import GREATEST
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaCounters
 
 CODE = "CNT009"
-_GREATEST = {
-    "excessive_buffer_overrun_errors": (1 << 4) - 1,
-    "local_link_integrity_errors": (1 << 4) - 1,
-    "link_downed": (1 << 8) - 1,
-    "link_error_recovery": (1 << 8) - 1,
-    "port_rcv_constraint_errors": (1 << 8) - 1,
-    "port_xmit_constraint_errors": (1 << 8) - 1,
-    "port_rcv_errors": (1 << 16) - 1,
-    "port_rcv_remote_physical_errors": (1 << 16) - 1,
-    "port_rcv_switch_relay_errors": (1 << 16) - 1,
-    "port_xmit_discards": (1 << 16) - 1,
-    "symbol_error": (1 << 16) - 1,
-    "VL15_dropped": (1 << 16) - 1,
-    "port_xmit_wait": (1 << 32) - 1,
-}
-"""Widths of the PortCounters attribute (InfiniBand specification, performance management): these stop, they "
-"don't wrap."""
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -31,11 +15,11 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(counters, Missing):
         return NotObservable(counters.missing)
     looked_at = [
-        (item, name, value) for item in counters.ports for name, value in item.counters.items() if name in _GREATEST
+        (item, name, value) for item in counters.ports for name, value in item.counters.items() if name in GREATEST
     ]
     if not looked_at:
         return NotApplicable("no counter of a limited width")
-    full = [(item, name, value) for item, name, value in looked_at if value == _GREATEST[name]]
+    full = [(item, name, value) for item, name, value in looked_at if value == GREATEST[name]]
     if not full:
         return Passed(f"{len(looked_at)} counters of limited width are below their greatest values")
     first = full[0][0]
@@ -54,7 +38,7 @@ def run(hosts: Hosts) -> Outcome:
                         name=f"{item.device}/{item.port} {name}",
                         value=str(value),
                         source=f"/sys/class/infiniband/{item.device}/ports/{item.port}/counters/{name}",
-                        threshold=f"below {_GREATEST[name]}",
+                        threshold=f"below {GREATEST[name]}",
                     )
                     for item, name, value in full[:6]
                 ),

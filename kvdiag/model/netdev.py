@@ -7,7 +7,9 @@ from kvdiag.model.missing import Missing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetDevice:
-    """Bytes, packets and counts as /proc/PID/net/dev shows them; `speed_gbps` in 10^9 bit/s."""
+    """Bytes, packets and counts as /proc/PID/net/dev shows them; `speed_gbps` in 10^9 bit/s; `link_downs` how often the
+    carrier was lost since the interface exists.
+    """
 
     name: str
     rx_bytes: int
@@ -20,6 +22,7 @@ class NetDevice:
     tx_dropped: int
     speed_gbps: float | Missing
     operstate: str | Missing
+    link_downs: int | Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

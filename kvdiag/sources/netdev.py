@@ -72,6 +72,7 @@ def _device(tree: Tree, name: str, values: list[int], sysfs: str | Missing) -> N
         tx_dropped=values[11],
         speed_gbps=sysfs if isinstance(sysfs, Missing) else _speed(tree, f"{sysfs}/{name}/speed"),
         operstate=sysfs if isinstance(sysfs, Missing) else tree.read(f"{sysfs}/{name}/operstate"),
+        link_downs=sysfs if isinstance(sysfs, Missing) else tree.number(f"{sysfs}/{name}/carrier_down_count"),
     )
 
 

@@ -69,7 +69,9 @@ _COUNTERS = {
     "tx_dropped": _counter("kvdiag_netdev_transmit_dropped_total", "Packets dropped on the way out."),
 }
 
-METRICS = (UP, SPEED, RETRANSMITS, IP_RECEIVED, *_COUNTERS.values())
+LINK_DOWNS = _counter("kvdiag_netdev_link_downs_total", "Times the interface lost its carrier.")
+
+METRICS = (UP, SPEED, LINK_DOWNS, RETRANSMITS, IP_RECEIVED, *_COUNTERS.values())
 
 
 class NetdevCollector:
@@ -110,6 +112,8 @@ def _device(device: NetDevice, labels: tuple[str, str, str]) -> Iterator[Sample]
         yield metric.sample(float(getattr(device, name)), *labels)
     if not isinstance(device.speed_gbps, Missing):
         yield SPEED.sample(device.speed_gbps * 1e9 / 8, *labels)
+    if not isinstance(device.link_downs, Missing):
+        yield LINK_DOWNS.sample(float(device.link_downs), *labels)
     # Loopback and tunnels stay "unknown": neither up nor down.
     if device.operstate in ("up", "down", "lowerlayerdown"):
         yield UP.sample(float(device.operstate == "up"), *labels)
