@@ -1,13 +1,15 @@
 /* An RDMA device in user space, for timing what posts and polls cost above the provider: a signalled request completes
  * at once, nothing is moved. Preloaded over libibverbs:
  * gcc -O2 -shared -fPIC -o fake_verbs.so fake_verbs.c */
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 #include <string.h>
 #undef ibv_query_port
 
 enum { RING = 1 << 16 };
-struct fake_cq { struct ibv_cq cq; unsigned head, tail; uint64_t wr_ids[RING]; };
+/* An extended queue begins as a plain one does. */
+struct fake_cq { struct ibv_cq_ex cq; unsigned head, tail; uint64_t wr_ids[RING]; };
 
 static struct ibv_device device = {.name = "fake0"};
 static struct ibv_device *devices[] = {&device, NULL};
@@ -33,18 +35,59 @@ static int poll_cq(struct ibv_cq *given, int most, struct ibv_wc *wc)
 	return found;
 }
 
+static int start_poll(struct ibv_cq_ex *given, struct ibv_poll_cq_attr *attr)
+{
+	struct fake_cq *cq = (struct fake_cq *)given;
+	(void)attr;
+	if (cq->head == cq->tail)
+		return ENOENT;
+	given->wr_id = cq->wr_ids[cq->head++ % RING];
+	given->status = IBV_WC_SUCCESS;
+	return 0;
+}
+
+static void end_poll(struct ibv_cq_ex *given) { (void)given; }
+
+static struct fake_cq *new_cq(struct ibv_context *context, int cqe)
+{
+	struct fake_cq *cq = calloc(1, sizeof *cq);
+	cq->cq.context = context;
+	cq->cq.cqe = cqe;
+	cq->cq.start_poll = start_poll;
+	cq->cq.end_poll = end_poll;
+	return cq;
+}
+
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *init)
+{
+	return &new_cq(context, init->cqe)->cq;
+}
+
+static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+			   struct ibv_device_attr_ex *attr, size_t size)
+{
+	(void)context; (void)input;
+	memset(attr, 0, size);
+	return 0;
+}
+
 struct ibv_device **ibv_get_device_list(int *count) { if (count) *count = 1; return devices; }
 void ibv_free_device_list(struct ibv_device **list) { (void)list; }
 const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 struct ibv_context *ibv_open_device(struct ibv_device *d)
 {
-	struct ibv_context *context = calloc(1, sizeof *context);
+	struct verbs_context *whole = calloc(1, sizeof *whole);
+	struct ibv_context *context = &whole->context;
+	whole->sz = sizeof *whole;
+	whole->create_cq_ex = create_cq_ex;
+	whole->query_device_ex = query_device_ex;
+	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->device = d;
 	context->ops.post_send = post_send;
 	context->ops.poll_cq = poll_cq;
 	return context;
 }
-int ibv_close_device(struct ibv_context *context) { free(context); return 0; }
+int ibv_close_device(struct ibv_context *context) { free(verbs_get_ctx(context)); return 0; }
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
 	struct ibv_pd *pd = calloc(1, sizeof *pd);
@@ -54,11 +97,8 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 int ibv_dealloc_pd(struct ibv_pd *pd) { free(pd); return 0; }
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *own, struct ibv_comp_channel *channel, int vector)
 {
-	struct fake_cq *cq = calloc(1, sizeof *cq);
 	(void)own; (void)channel; (void)vector;
-	cq->cq.context = context;
-	cq->cq.cqe = cqe;
-	return &cq->cq;
+	return ibv_cq_ex_to_cq(&new_cq(context, cqe)->cq);
 }
 int ibv_destroy_cq(struct ibv_cq *cq) { free(cq); return 0; }
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)

@@ -26,6 +26,7 @@ class ProbeSettings:
     warmup: int
     queue_pairs: int = 1
     bidirectional: bool = False
+    ping_pong: bool = False
     inline: int = 0
     batch: int | None = None
     signal_every: int | None = None
@@ -56,9 +57,17 @@ class ProbeEnds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDurations:
     """Seconds of each step: `connect_s` from the first queue pair call to both ends connected, the exchange over the
     control channel included and memory excluded; registration is None for TCP, which has none.
+
+    `stages` split the whole run, of `total_s`, without gap or overlap; kvdiag_probes.session says what each is.
     """
 
     connect_s: float
@@ -66,11 +75,14 @@ class ProbeDurations:
     peer_register_s: float | None
     first_transfer_s: float
     steady_transfer_s: float
+    total_s: float | None = None
+    stages: tuple[StageTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeResult:
-    """One message size. `latency_s` is from post to completion, of every `latency_stride`-th operation.
+    """One message size. `latency_s` is from post to completion, of every `latency_stride`-th operation; of a ping-pong
+    it is half of each round trip, from post to the answer in memory.
 
     `iterations` are of each rail and direction, `bytes` of all together, `seconds` of the slower direction;
     `reverse_bytes_per_second` is the peer's direction alone. Where `latency_exact` is false, there were more samples
@@ -110,6 +122,19 @@ class TransportProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PortErrors:
+    """The counters of a local port that grew during the probe and do not count traffic; None where `missing` says why.
+
+    They belong to the port, not to the probe alone. Each end counts its own part of a fault: a requester the packets
+    that it sent again, a responder those that came out of order.
+    """
+
+    port: str
+    grown: dict[str, int] | None
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """A bound that the user gave, and what a size reached, both in `unit`."""
 
@@ -124,7 +149,8 @@ class Threshold:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDocument(Document):
     """`results` and what else describes one run are those of the last of `rounds`, or of the last whose
-    proof is contradicted; `metrics` are of all of them.
+    proof is contradicted; `metrics` are of all of them. With `failure`, the line that the run ended in, `results` are
+    those of the sizes before it.
     """
 
     schema: Literal["kvdiag.probe/1"]
@@ -133,8 +159,10 @@ class ProbeDocument(Document):
     durations: ProbeDurations
     results: tuple[SizeResult, ...]
     proof: TransportProof
+    port_errors: tuple[PortErrors, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     ordering: OrderingCheck | None = None
     rounds: int = 1
     metrics: tuple[Metric, ...] = ()
     judgements: tuple[Judgement, ...] = ()
+    failure: str | None = None

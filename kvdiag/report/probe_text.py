@@ -20,10 +20,16 @@ def render(document: ProbeDocument) -> RenderableType:
         _rates(document),
         _latencies(document),
         *_durations(document),
-        *_proof(document),
+        *([] if document.failure else _proof(document)),
+        *_errors(document),
         *_ordering(document),
         *_thresholds(document),
         *parts.judgements(document.judgements),
+        *(
+            [Text("INCOMPLETE: the run failed; these are the sizes before that", "bold red")]
+            if document.failure
+            else []
+        ),
     )
 
 
@@ -40,6 +46,7 @@ def _head(document: ProbeDocument) -> list[Text]:
         options = [
             f"{settings.queue_pairs} queue pairs" if settings.queue_pairs > 1 else "",
             "both directions at once" if settings.bidirectional else "",
+            "ping-pong: latencies are half of each round trip" if settings.ping_pong else "",
             "relaxed ordering" if settings.relaxed_ordering else "",
             ends.pinning or "",
         ]
@@ -92,8 +99,12 @@ def _durations(document: ProbeDocument) -> list[Text]:
         parts.append(f"register {_seconds(durations.register_s)} (peer {_seconds(durations.peer_register_s)})")
     parts.append(f"first transfer {_seconds(durations.first_transfer_s)}")
     parts.append(f"steady transfer {_seconds(durations.steady_transfer_s)}")
+    lines = [Text("durations: " + ", ".join(parts))]
+    if durations.total_s is not None:
+        split = ", ".join(f"{one.stage.replace('_', ' ')} {_seconds(one.seconds)}" for one in durations.stages)
+        lines.append(Text(f"stages of {_seconds(durations.total_s)}: {split}"))
     verified = sum(result.verified_bytes for result in document.results)
-    return [Text("durations: " + ", ".join(parts)), Text(f"verified: {verified} bytes, every one as sent")]
+    return [*lines, Text(f"verified: {verified} bytes, every one as sent")]
 
 
 def _proof(document: ProbeDocument) -> list[Text]:
@@ -104,6 +115,17 @@ def _proof(document: ProbeDocument) -> list[Text]:
         bound = f" ({item.threshold})" if item.threshold else ""
         lines.append(Text(f"  {item.name}: {item.value}{bound} [{item.source}]"))
     lines += [Text(f"  {reason}") for reason in proof.missing]
+    return lines
+
+
+def _errors(document: ProbeDocument) -> list[Text]:
+    lines = []
+    for port in document.port_errors:
+        if port.grown is None:
+            lines.append(Text(f"error counters of {port.port}: {port.missing}"))
+            continue
+        moved = ", ".join(f"{name} +{grown}" for name, grown in port.grown.items())
+        lines.append(Text(f"error counters of {port.port}: {moved or 'none moved'}"))
     return lines
 
 

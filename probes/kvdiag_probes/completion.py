@@ -7,7 +7,8 @@ from typing import Literal
 from kvdiag.errors import UnavailableError
 
 FLUSHED, RETRIES_EXCEEDED = 5, 12
-ControlState = Literal["answers", "refuses", "silent"]
+ControlState = Literal["answers", "refuses", "silent", "stuck"]
+"""What the agent's control port did: `stuck` takes connections but does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def completion_error(
         causes, action = ("the agent is gone: its control port refuses connections",), "restart the agent"
     elif status == RETRIES_EXCEEDED and control == "silent":
         causes = ("the peer's host is gone", "the whole path is cut: the control channel is silent too")
-    elif status == RETRIES_EXCEEDED and control == "answers":
+    elif status == RETRIES_EXCEEDED and control in ("answers", "stuck"):
         causes = known.causes[1:]
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"

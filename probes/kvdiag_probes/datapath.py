@@ -4,7 +4,10 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from kvdiag_probes.ping_pong import Awaited
 
 
 class Operation(StrEnum):
@@ -75,6 +78,16 @@ class PreparedPass(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ExchangingPass(PreparedPass, Protocol):
+    def exchange(self, buffer: memoryview, awaited: "Sequence[Awaited]", *, serves: bool) -> Pass:
+        """Carry out the pass one message at a time, each answering one of the peer's, or answered where it `serves`.
+
+        A message has come when its last byte is in `buffer`. Samples are halves of round trips, true of who serves.
+        """
+        ...
 
 
 class DataPath(Protocol):

@@ -63,6 +63,25 @@ class Far:
             ),
         )
 
+    def answer(self, plan: Plan, seed: int) -> None:
+        """Have the peer answer each message of a pass, of the seed's pattern, with one of a pass of its own."""
+        self.client.arm(
+            self.session,
+            PassRequest(
+                flag=0,
+                flag_offset=0,
+                operation=plan.operation,
+                size=plan.size,
+                slots=plan.slots,
+                queue_depth=plan.queue_depth,
+                chain=plan.chain,
+                base=plan.base,
+                timeout_s=plan.timeout_s,
+                answer=True,
+                seed=seed,
+            ),
+        )
+
     def collect(self) -> tuple[float, str | None]:
         """Return the seconds of the peer's pass, and what was wrong with it or None."""
         answer = self.client.collect(self.session)

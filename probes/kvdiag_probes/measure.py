@@ -11,10 +11,21 @@ from kvdiag.errors import UnavailableError
 from kvdiag.model.probe import OrderingCheck, SizeResult
 from kvdiag_probes import pattern
 from kvdiag_probes.corruption import classify
-from kvdiag_probes.datapath import DataPath, Operation, Pass, Plan, PreparedPass, chain_length, slot_count
+from kvdiag_probes.datapath import (
+    DataPath,
+    ExchangingPass,
+    Operation,
+    Pass,
+    Plan,
+    PreparedPass,
+    chain_length,
+    slot_count,
+)
 from kvdiag_probes.distribution import Samples
 from kvdiag_probes.errors import PayloadMismatchError
+from kvdiag_probes.ping_pong import expect
 from kvdiag_probes.sizes import format_size
+from kvdiag_probes.stages import Stages
 
 _WALL_FACTOR, _WALL_SPARE_S = 10, 10.0
 """A run bounded by transfer time ends at ten times that, and ten seconds, of elapsed time: verification is slower."""
@@ -44,6 +55,8 @@ class ActiveFarEnd(FarEnd, Protocol):
     def arm(self, plan: Plan, flag: int, flag_offset: int, watched_seed: int | None = None) -> None: ...
 
     def collect(self) -> tuple[float, str | None]: ...
+
+    def answer(self, plan: Plan, seed: int) -> None: ...
 
     def finish(self) -> float: ...
 
@@ -121,7 +134,8 @@ class Runner:
     """Runs verified passes; every pass carries another pattern, so that stale bytes never pass for new ones.
 
     `rails` are buffers that carry as many messages beside `path`'s own. `corrupt`, for tests, is called with the local
-    buffer: before a WRITE, after a READ. `progress` gets one line. `moved_bytes` counts every payload byte of the path
+    buffer: before a WRITE, after a READ. With `ping_pong` the peer's transfers, of `reverse`, answer ours one by one.
+    `progress` gets one line. `moved_bytes` counts every payload byte of the path
     itself in the operation's direction, warm-up included. `samples` keeps each size's raw latencies in seconds.
     """
 
@@ -134,9 +148,11 @@ class Runner:
     posting: Posting = Posting()
     rails: Sequence[tuple[Buffered, FarEnd]] = ()
     reverse: Reverse | None = None
+    ping_pong: bool = False
     corrupt: Callable[[memoryview], None] | None = None
     progress: Callable[[str], None] = lambda _: None
     samples: dict[int, Samples] | None = None
+    stages: Stages = field(default_factory=Stages)
     receive: bool = True
     moved_bytes: int = 0
     _seed: int = 0
@@ -145,18 +161,19 @@ class Runner:
     def first(self, size: int) -> float:
         """Return the seconds of one verified operation on the fresh connection."""
         plan = self._plan(size, 1, 1)
-        with closing(self.path.prepare(plan)) as prepared:
-            return self._verified(prepared, plan)[0].elapsed_s
+        with closing(self._prepare(plan)) as prepared:
+            return self._verified(prepared, plan, "first_transfer")[0].elapsed_s
 
     def measure(self, size: int, amount: Amount) -> SizeResult:
         """Warm up, then measure one size; PayloadMismatchError where bytes differ, UnavailableError where it fails."""
         chain = self.posting.batch or chain_length(size, self.queue_depth)
         most = slot_count(size, self.queue_depth, amount.iterations or 1 << 30)
-        self._run(size, chain, most, Amount(iterations=amount.warmup, duration_s=None, warmup=0), Samples())
+        warmup = Amount(iterations=amount.warmup, duration_s=None, warmup=0)
+        self._run(size, chain, most, warmup, Samples(), "warmup")
         samples = Samples(keep=self.samples is not None)
         if self.samples is not None:
             self.samples[size] = samples
-        tally = self._run(size, chain, most, amount, samples)
+        tally = self._run(size, chain, most, amount, samples, "transfer")
         total = tally.count * size * self._streams
         return SizeResult(
             size_bytes=size,
@@ -180,7 +197,7 @@ class Runner:
         """
         far = self._active()
         plan = self._plan(size, 1, 1, flag_offset=flag_offset, flag_last=True)
-        with closing(self.path.prepare(plan)) as prepared:
+        with closing(self._prepare(plan)) as prepared, self.stages.stage("ordering"):
             for round_number in range(rounds):
                 seed = self._next_seed()
                 with self.path.buffer[: plan.bytes] as local:
@@ -202,7 +219,7 @@ class Runner:
     def _streams(self) -> int:
         return (1 + len(self.rails)) * (2 if self.reverse else 1)
 
-    def _run(self, size: int, chain: int, most: int, amount: Amount, samples: Samples) -> _Tally:
+    def _run(self, size: int, chain: int, most: int, amount: Amount, samples: Samples, stage: str) -> _Tally:
         tally = _Tally(samples)
         started_s = time.monotonic()
         with ExitStack() as stack:
@@ -210,8 +227,8 @@ class Runner:
             while slots := _next_slots(tally, most, amount, time.monotonic() - started_s):
                 plan = self._plan(size, slots, chain)
                 if slots not in prepared:
-                    prepared[slots] = stack.enter_context(closing(self.path.prepare(plan)))
-                done, reverse_s = self._verified(prepared[slots], plan)
+                    prepared[slots] = stack.enter_context(closing(self._prepare(plan)))
+                done, reverse_s = self._verified(prepared[slots], plan, stage)
                 tally.add(done, plan, self._streams, reverse_s)
                 rate = tally.count * size * self._streams / tally.seconds * 8e-9
                 self.progress(
@@ -219,17 +236,33 @@ class Runner:
                 )
         return tally
 
-    def _verified(self, prepared: PreparedPass, plan: Plan) -> tuple[Pass, float]:
-        """Return the pass, as long as the slower direction took, and the seconds of the peer's direction or 0."""
+    def _prepare(self, plan: Plan) -> PreparedPass:
+        with self.stages.stage("prepare"):
+            return self.path.prepare(plan)
+
+    def _verified(self, prepared: PreparedPass, plan: Plan, stage: str) -> tuple[Pass, float]:
+        """Return the pass, as long as the slower direction took, and the seconds of the peer's direction or 0.
+
+        The pass itself is charged to `stage`, what comes before and after to "verify".
+        """
+        with self.stages.stage("verify"):
+            return self._pass(prepared, plan, stage)
+
+    def _pass(self, prepared: PreparedPass, plan: Plan, stage: str) -> tuple[Pass, float]:
         rails: list[tuple[Buffered, FarEnd]] = [(self.path, self.far), *self.rails]
         seeds = [self._next_seed() for _ in rails]
         self.moved_bytes += plan.bytes
         expected = [self._fill(rail, seed, plan) for rail, seed in zip(rails, seeds, strict=True)]
-        backwards = self._arm(plan)
-        done = prepared.run()
+        backwards = self._arm(plan, seeds[0])
         reverse_s = 0.0
+        with self.stages.stage(stage):
+            if self.ping_pong and self.reverse and backwards:
+                done = self._exchange(prepared, plan, self.reverse, backwards)
+            else:
+                done = prepared.run()
+            if self.reverse and backwards:
+                reverse_s = self._active().finish()
         if self.reverse and backwards:
-            reverse_s = self._active().finish()
             self._check_reverse(self.reverse, plan, backwards)
             done = replace(done, elapsed_s=max(done.elapsed_s, reverse_s))
         for number, (rail, seed, digest) in enumerate(zip(rails, seeds, expected, strict=True)):
@@ -274,8 +307,15 @@ class Runner:
             wrong = classify(local, seed, plan.size, stale)
         return None if wrong is None else str(wrong)
 
-    def _arm(self, plan: Plan) -> int | None:
-        """Get the peer ready to transfer too, and return the seed of its payload."""
+    def _exchange(self, prepared: PreparedPass, plan: Plan, reverse: Reverse, backwards: int) -> Pass:
+        if not isinstance(prepared, ExchangingPass):
+            raise UnavailableError(f"{self.peer}: this transport cannot play ping-pong")
+        with self.path.buffer[:] as buffer:
+            awaited = expect(buffer, backwards, plan.size, plan.slots, reverse.base)
+            return prepared.exchange(buffer, awaited, serves=True)
+
+    def _arm(self, plan: Plan, forward: int) -> int | None:
+        """Get the peer ready to transfer too, and return the seed of its payload; `forward` is that of ours."""
         if self.reverse is None:
             return None
         far, base, seed = self._active(), self.reverse.base, self._next_seed()
@@ -286,6 +326,9 @@ class Runner:
                 pattern.fill(local, seed)
         if plan.operation is Operation.WRITE_IMM:
             self.reverse.receives.post(plan.slots, plan.chain)
+        if self.ping_pong:
+            far.answer(replace(plan, base=base), forward)
+            return seed
         _FLAG.pack_into(self.path.buffer, self.reverse.flag_offset, seed)
         far.arm(replace(plan, base=base, flag_offset=None), seed, self.reverse.flag_offset)
         return seed
@@ -322,7 +365,7 @@ class Runner:
         return self._seed
 
     def _plan(self, size: int, slots: int, chain: int, flag_offset: int | None = None, flag_last: bool = False) -> Plan:
-        if flag_offset is None and self.reverse is not None:
+        if flag_offset is None and self.reverse is not None and not self.ping_pong:
             flag_offset = self.reverse.flag_offset
         return Plan(
             operation=self.operation,

@@ -79,8 +79,15 @@ def origin(words: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.ND
     return (word >> np.uint64(32)).astype(np.int64), (word & low).astype(np.int64)
 
 
+def bytes_at(offsets: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes that the pattern of a seed has at some offsets."""
+    eight = np.uint64(8)
+    word = _mixed(offsets // eight, seed)
+    return (word >> (eight * (offsets % eight))).astype(np.uint8)
+
+
 def _byte(offset: int, seed: int) -> int:
-    return int(_words(offset // 8, 1, seed).view(np.uint8)[offset % 8])
+    return int(bytes_at(np.array([offset], np.uint64), seed)[0])
 
 
 def _chunks(size: int, seed: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
@@ -91,7 +98,11 @@ def _chunks(size: int, seed: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]
 
 
 def _words(first: int, count: int, seed: int) -> npt.NDArray[np.uint64]:
-    word = np.arange(first, first + count, dtype="<u8") + (np.uint64(seed) << np.uint64(32))
+    return _mixed(np.arange(first, first + count, dtype="<u8"), seed)
+
+
+def _mixed(positions: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
+    word = positions + (np.uint64(seed) << np.uint64(32))
     word ^= word >> _SHIFT
     word *= _FIRST
     word ^= word >> _SHIFT

@@ -1,19 +1,24 @@
 """Passes over RC queue pairs: every work request is built before the clock starts, and posted in chains."""
 
 import gc
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, repeat
+from typing import Any, ClassVar
 
 from kvdiag.errors import KvdiagError, UnavailableError
 from kvdiag_probes.completion import completion_error, leading
+from kvdiag_probes.completion_queue import CompletionQueue
 from kvdiag_probes.datapath import Operation, Pass, Plan, lane_slots
+from kvdiag_probes.ping_pong import Awaited
 
-_EMPTY_POLLS_BEFORE_YIELD = 64
-_YIELD_S = 20e-6
-_POLL_BATCH = 16
+_SPINS = 64
+"""Polls that find nothing before the processor is offered to others, which on one core have packets to handle."""
+_FLUSHED_WITH_IT = 16
+_NONE_LEFT = 1 << 62
+"""The length of a chain for which there never is room."""
 _FLAG_BYTES = 8
 
 
@@ -22,45 +27,38 @@ class Lane:
     """One connected queue pair, with the addresses and keys of the buffers at both ends."""
 
     queue_pair: Any
-    completions: Any
+    completions: CompletionQueue
     local: int
     lkey: int
     remote: int
     rkey: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Signal:
-    """What one completion means: which chain it times, and how many requests of which lane it retires."""
-
-    chain: int
-    lane: int
-    retires: int
-
-
 class ChainedPass:
     """Work requests in pre-built chains, each posted by one call, over one or several lanes.
 
     `rails` are lanes of several buffers: each rail carries all of the plan's messages, between its own buffers.
+    `recording` off takes no time but the whole pass's: benchmarks do so to see what the recording costs.
     """
+
+    recording: ClassVar[bool] = True
 
     def __init__(self, rails: Sequence[Sequence[Lane]], plan: Plan, peer: str) -> None:
         self._plan = plan
         self._peer = peer
         # A work request's `next_wr` holds no reference, so every request is kept until `close`.
         self._requests: list[Any] = []
-        self._heads: list[Any] = []
-        self._posts: list[Any] = []
-        self._lanes_of: list[int] = []
-        self._lengths: list[int] = []
-        self._signals: list[_Signal] = []
+        # Of each chain: how to post it, its head, its lane, its length.
+        self._posts: list[tuple[Any, Any, int, int]] = []
+        # Of each completion, by its wr_id: the chain that it times, the lane, and how many requests it retires there.
+        self._signals: list[tuple[int, int, int]] = []
         self._lane_count = sum(len(rail) for rail in rails)
         self._unsignalled = [0] * self._lane_count
         chains = [chain for first, rail in self._numbered(rails) for chain in self._chains(first, rail)]
         # Lanes of all rails take turns, so that no queue idles while another is being filled.
         for _, lane, post, requests in sorted(chains, key=lambda chain: chain[:2]):
             self._add(lane, post, requests)
-        self._polls = list({id(lane.completions): lane.completions.poll for rail in rails for lane in rail}.values())
+        self._queues = list({id(lane.completions): lane.completions for rail in rails for lane in rail}.values())
 
     @staticmethod
     def _numbered(rails: Sequence[Sequence[Lane]]) -> list[tuple[int, Sequence[Lane]]]:
@@ -88,19 +86,16 @@ class ChainedPass:
         return made
 
     def _add(self, lane: int, post: Any, requests: list[tuple[Any, bool]]) -> None:
-        chain = len(self._heads)
+        chain = len(self._posts)
         for (before, _), (after, _) in pairwise(requests):
             before.next_wr = after
         for request, signalled in requests:
             self._unsignalled[lane] += 1
             request.wr_id = len(self._signals)
             if signalled:
-                self._signals.append(_Signal(chain, lane, self._unsignalled[lane]))
+                self._signals.append((chain, lane, self._unsignalled[lane]))
                 self._unsignalled[lane] = 0
-        self._heads.append(requests[0][0])
-        self._posts.append(post)
-        self._lanes_of.append(lane)
-        self._lengths.append(len(requests))
+        self._posts.append((post, requests[0][0], lane, len(requests)))
 
     def _request(self, lane: Lane, slot: int, signalled: bool) -> Any:
         import pyverbs.enums as e
@@ -136,66 +131,155 @@ class ChainedPass:
 
     def run(self) -> Pass:
         """Post and reap everything once; CompletionError or UnavailableError where that fails."""
+        alone = self._plan.queue_depth == 1 and len(self._signals) == len(self._posts) and self._lane_count == 1
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return self._run()
+            for queue in self._queues:
+                queue.begin()
+            return self._one_by_one() if alone else self._stream()
         finally:
             if collecting:
                 gc.enable()
 
-    def _run(self) -> Pass:
-        clock = time.perf_counter
-        heads, posts, lengths, lanes_of = self._heads, self._posts, self._lengths, self._lanes_of
-        signals, polls = self._signals, self._polls
+    def _stream(self) -> Pass:
+        clock, recording, signals = time.perf_counter, self.recording, self._signals
         # A flag goes beside the payload: queue pairs have room for one request more than the depth.
-        free = [max(self._plan.queue_depth, max(lengths))] * self._lane_count
-        count, wanted, posted, done, empty = len(heads), len(signals), 0, 0, 0
-        posted_at = [0.0] * count
-        latencies: list[float] = []
-        started_s = clock()
-        deadline_s = started_s + self._plan.timeout_s
+        free = [max(self._plan.queue_depth, *(length for _, _, _, length in self._posts))] * self._lane_count
+        queues: list[tuple[Any, Any, Any, list[Any], list[int]]] = [
+            (queue.ready, queue.stamp, queue.take, [], []) for queue in self._queues
+        ]
+        wanted, done, empty = len(signals), 0, 0
+        posted_at: list[float] = []
+        upcoming, end = iter(self._posts), (None, None, 0, _NONE_LEFT)
+        started_s = idle_since_s = clock()
+        post, head, to, length = next(upcoming)
         while done < wanted:
-            while posted < count and free[lanes_of[posted]] >= lengths[posted]:
-                posted_at[posted] = clock()
-                posts[posted](heads[posted])
-                free[lanes_of[posted]] -= lengths[posted]
-                posted += 1
-            before = done
-            for poll in polls:
-                found, completions = poll(_POLL_BATCH)
-                if not found:
-                    continue
-                now_s = clock()
-                for completion in completions:
-                    if completion.status:
-                        raise self._failed(completions)
-                    signal = signals[completion.wr_id]
-                    latencies.append(now_s - posted_at[signal.chain])
-                    free[signal.lane] += signal.retires
-                    done += 1
-                deadline_s = now_s + self._plan.timeout_s
-            if done != before:
-                empty = 0
-                continue
+            while free[to] >= length:
+                if recording:
+                    posted_at.append(clock())
+                post(head)
+                free[to] -= length
+                post, head, to, length = next(upcoming, end)
             empty += 1
-            if empty >= _EMPTY_POLLS_BEFORE_YIELD:
-                if clock() > deadline_s:
-                    raise self._late()
-                time.sleep(_YIELD_S)
-        return Pass(clock() - started_s, latencies)
+            for ready, stamp, take, stamps, timed in queues:
+                # One completion at a time, so that the room that it leaves is filled before the next is looked for.
+                if ready():
+                    continue
+                if recording:
+                    stamps.append(stamp())
+                wr_id, status = take()
+                if status:
+                    raise self._failed(status)
+                chain, lane, retires = signals[wr_id]
+                if recording:
+                    timed.append(chain)
+                free[lane] += retires
+                done += 1
+                empty = 0
+            if empty >= _SPINS:
+                idle_since_s = clock() if empty == _SPINS else idle_since_s
+                self._idle(idle_since_s)
+        elapsed_s = clock() - started_s
+        latencies: list[float] = []
+        starts: list[float] = []
+        for queue, (_, _, _, stamps, timed) in zip(self._queues, queues, strict=True):
+            starts += (posted := [posted_at[chain] for chain in timed])
+            latencies += self._latencies(queue, stamps, posted)
+        return Pass(elapsed_s, latencies if recording else [elapsed_s], starts)
+
+    def _one_by_one(self) -> Pass:
+        """Run as `_stream` does where one message is outstanding, with nothing between its post and its completion."""
+        clock, recording = time.perf_counter, self.recording
+        (queue,) = self._queues
+        ready, stamp = queue.ready, queue.stamp
+        posted_at: list[float] = []
+        stamps: list[Any] = []
+        started_s = clock()
+        for post, head, _, _ in self._posts:
+            posted_s = clock()
+            post(head)
+            self._await(ready, posted_s)
+            if recording:
+                stamps.append(stamp())
+                posted_at.append(posted_s)
+            self._take(queue)
+        elapsed_s = clock() - started_s
+        return Pass(elapsed_s, self._latencies(queue, stamps, posted_at) if recording else [elapsed_s], posted_at)
+
+    def exchange(self, buffer: memoryview, awaited: Sequence[Awaited], *, serves: bool) -> Pass:
+        """Post one message, await the peer's, and so on; who does not serve awaits first."""
+        clock = time.perf_counter
+        (queue,) = self._queues
+        halves: list[float] = []
+        started_s = clock()
+        for (post, head, _, _), (index, value) in zip(self._posts, awaited, strict=True):
+            posted_s = clock()
+            if serves:
+                post(head)
+            reaped = self._await_byte(queue, buffer, index, value, posted_s)
+            ended_s = clock()
+            if not serves:
+                post(head)
+                started_s = started_s if halves else ended_s
+            halves.append((ended_s - posted_s) / 2)
+            # On a reliable connection the adapter knew of it before the answer came.
+            if not reaped:
+                self._await(queue.ready, posted_s)
+                self._take(queue)
+        return Pass(clock() - started_s, halves)
+
+    def _await_byte(self, queue: CompletionQueue, buffer: memoryview, index: int, value: int, since_s: float) -> bool:
+        """Return when the byte has its value: whether the completion of the message before was taken meanwhile."""
+        taken = False
+        while True:
+            for _ in repeat(None, _SPINS):
+                if buffer[index] == value:
+                    return taken
+            # A message that failed is never answered.
+            if not queue.ready():
+                self._take(queue)
+                taken = True
+            self._idle(since_s)
+
+    def _await(self, ready: Callable[[], int], since_s: float) -> None:
+        while True:
+            for _ in repeat(None, _SPINS):
+                if not ready():
+                    return
+            self._idle(since_s)
+
+    def _take(self, queue: CompletionQueue) -> None:
+        _, status = queue.take()
+        if status:
+            raise self._failed(status)
+
+    @staticmethod
+    def _latencies(queue: CompletionQueue, stamps: list[Any], posted_at: list[float]) -> list[float]:
+        ended = queue.times(stamps, posted_at)
+        # A stamp of the adapter's may be off by the error of comparing two clocks.
+        return [max(0.0, end_s - start_s) for end_s, start_s in zip(ended, posted_at, strict=True)]
+
+    def _idle(self, since_s: float) -> None:
+        """Offer the processor to others; UnavailableError where nothing has come for too long."""
+        if time.perf_counter() - since_s > self._plan.timeout_s:
+            raise self._late()
+        os.sched_yield()
 
     def close(self) -> None:
         """Free the work requests (pyverbs leaks them otherwise)."""
         for made in self._requests:
             made.close()
         self._requests.clear()
-        self._heads.clear()
+        self._posts.clear()
 
-    def _failed(self, completions: list[Any]) -> KvdiagError:
-        status = leading(completion.status for completion in completions)
-        vendor = next((c.vendor_err for c in completions if c.status == status), 0)
-        return completion_error(f"RDMA {self._plan.operation.verb}", self._peer, status or 0, vendor=vendor)
+    def _failed(self, status: int) -> KvdiagError:
+        """Return the error of a failed completion, or of one that came with it where this was only flushed."""
+        found = [(status, next((queue.vendor_err for queue in self._queues if queue.vendor_err), 0))]
+        for queue in self._queues:
+            found += [(one.status, one.vendor_err) for one in queue.poll(_FLUSHED_WITH_IT)[1]]
+        first = leading(one for one, _ in found) or status
+        return completion_error(f"RDMA {self._plan.operation.verb}", self._peer, first, vendor=dict(found[::-1])[first])
 
     def _late(self) -> KvdiagError:
         return UnavailableError(

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvdiag.errors import UsageError
 from kvdiag_probes import injection, numa
@@ -14,6 +14,7 @@ from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.gid import Choice, choose
 from kvdiag_probes.memory import MemoryKind
 from kvdiag_probes.rdma_path import RdmaPath, read_devices
+from kvdiag_probes.stages import REST, Stages
 
 Opener = Callable[[OpenRequest], AbstractContextManager[OpenAnswer]]
 
@@ -36,6 +37,7 @@ class RailOptions:
     peer_memory: MemoryKind = MemoryKind.HOST
     relaxed_ordering: bool = False
     inject: injection.Injection | None = None
+    stages: Stages = field(default_factory=Stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,13 @@ def open_rails(options: RailOptions, client: AgentClient, session: Opener) -> It
     """Open every rail, and free them all in the end; `session` opens one at the agent and closes it."""
     from kvdiag_probes.verbs import preload
 
-    preload()
+    stages = options.stages
+    with stages.stage("load"):
+        preload()
     paths: list[RdmaPath] = []
     sessions: list[OpenAnswer] = []
     connect_s = 0.0
-    with contextlib.ExitStack() as stack:
+    with stages.stage("close"), contextlib.ExitStack() as stack, stages.stage("connect"):
         pinning = ""
         for number, device in enumerate(options.devices):
             choice = choose(
@@ -84,7 +88,8 @@ def open_rails(options: RailOptions, client: AgentClient, session: Opener) -> It
             sessions.append(answer)
         first = paths[0]
         first.rails = paths[1:]
-        yield Rails(path=first, sessions=tuple(sessions), connect_s=connect_s, pinning=pinning)
+        with stages.stage(REST):
+            yield Rails(path=first, sessions=tuple(sessions), connect_s=connect_s, pinning=pinning)
 
 
 def _open(
@@ -112,12 +117,19 @@ def _open(
         relaxed_ordering=options.relaxed_ordering,
         grant=injection.grant(options.inject, options.operation),
     )
-    answer = stack.enter_context(session(request))
+    with options.stages.stage("control"):
+        answer = stack.enter_context(session(request))
     remote = answer.queue_pair
     if remote is None:
         raise UsageError(f"{options.peer}: the agent opened no queue pair")
     endpoint.connect(injection.connected(options.inject, remote, endpoint.address.mtu))
     memory_s = endpoint.allocate_s + endpoint.register_s + answer.allocate_s + answer.register_s
+    stages = options.stages
+    stages.move("connect", "allocate", endpoint.allocate_s)
+    stages.move("connect", "register", endpoint.register_s)
+    stages.move("control", "peer_allocate", answer.allocate_s)
+    stages.move("control", "peer_register", answer.register_s)
+    stages.move("control", "peer_connect", answer.setup_s)
     path = RdmaPath(endpoint, injection.targeted(options.inject, remote, options.size), options.peer)
     path.spoil_lane = injection.spoiler(options.inject, options.size)
     return path, answer, time.perf_counter() - started_s - memory_s

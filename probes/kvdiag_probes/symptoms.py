@@ -38,11 +38,24 @@ def symptoms(endpoint: Endpoint, before: PortCounters | Missing, port_state: str
 
 def moved_errors(before: PortCounters | Missing, after: PortCounters | Missing) -> Iterator[str]:
     """Yield `name +N` for every counter that grew and does not count traffic; what is missing says so once."""
-    if isinstance(before, Missing) or isinstance(after, Missing):
+    found = grown_errors(before, after)
+    if isinstance(found, Missing):
         yield "counters not readable"
         return
+    for name, grown in found.items():
+        yield f"{name} +{grown}"
+
+
+def grown_errors(before: PortCounters | Missing, after: PortCounters | Missing) -> dict[str, int] | Missing:
+    """Return by how much each counter grew that did and that does not count traffic."""
+    if isinstance(before, Missing):
+        return before
+    if isinstance(after, Missing):
+        return after
+    found = {}
     for old, new in ((before.counters, after.counters), (before.hw_counters, after.hw_counters)):
         for name, value in sorted(new.items()):
             grown = value - old.get(name, value)
             if grown > 0 and not name.startswith(_TRAFFIC):
-                yield f"{name} +{grown}"
+                found[name] = grown
+    return found

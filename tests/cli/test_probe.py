@@ -6,7 +6,10 @@ import pytest
 from jsonschema import validate
 
 from kvdiag.cli import main
+from kvdiag.errors import UnavailableError
+from kvdiag.model.probe import SizeResult
 from kvdiag.report.json import published_schema
+from kvdiag_probes.measure import Amount, Runner
 from tests.probes.agents import serving
 
 
@@ -40,6 +43,9 @@ def test_json_is_one_document_of_the_published_schema(
     assert document["proof"]["status"] == "proved"
     assert document["settings"]["queue_depth"] == (16 if kind == "bandwidth" else 1)
     assert document["ends"]["local_device"] is None
+    stages = {one["stage"]: one["seconds"] for one in document["durations"]["stages"]}
+    assert sum(stages.values()) == pytest.approx(document["durations"]["total_s"])
+    assert stages["transfer"] >= document["durations"]["steady_transfer_s"] > 0
 
 
 def test_text_has_perftest_s_columns_within_eighty(peer: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,3 +126,30 @@ def test_rounds_give_intervals_that_limits_and_baselines_are_judged_by(
     assert probe(*common, "--min-bandwidth", "1kb/s") == 3
     assert probe(*common, "--rounds", "5", "--baseline", str(history)) == 3
     assert "1 comparable runs in the baseline" in capsys.readouterr().out
+
+
+def test_what_was_measured_before_a_failure_is_kept_and_marked(
+    peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Runner.measure
+
+    def fail_at_4096(runner: Runner, size: int, amount: Amount) -> SizeResult:
+        if size == 4096:
+            raise UnavailableError("b:1: the link is gone")
+        return whole(runner, size, amount)
+
+    monkeypatch.setattr(Runner, "measure", fail_at_4096)
+    history, samples = tmp_path / "history", tmp_path / "samples.csv"
+    common = ["bandwidth", peer, "--transport", "tcp", "--size", "64,4096,8192", "--iterations", "10"]
+    assert probe(*common, "-f", "json", "--out", str(history), "--samples", str(samples)) == 69
+    out, err = capsys.readouterr()
+    assert err == "kvdiag: error: b:1: the link is gone\n"
+    document = json.loads(out)
+    validate(document, published_schema("kvdiag.probe-1"))
+    assert [row["size_bytes"] for row in document["results"]] == [64]
+    assert document["failure"] == "b:1: the link is gone"
+    assert document["proof"]["status"] == "not_observable" and document["metrics"] == []
+    assert json.loads(history.read_text()) == document
+    assert {line.partition(",")[0] for line in samples.read_text().splitlines()} == {"size_bytes", "64"}
+    assert probe(*common) == 69
+    assert "INCOMPLETE: the run failed; these are the sizes before that" in capsys.readouterr().out

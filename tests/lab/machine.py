@@ -39,16 +39,28 @@ class Cable:
 class Machine:
     """A virtual machine; its processes see the host's files (not later changes to them) and write to memory only.
 
-    `wire` is a cable to another machine, "veth" for two rxe devices joined inside this one, or "none".
+    `wire` is a cable to another machine, "veth" for two rxe devices joined inside this one, or "none". The clock of a
+    `counted` machine counts executed instructions, a nanosecond each, and leaps where all wait: whatever else the host
+    does, the same work takes the same time.
     """
 
-    def __init__(self, name: str, image: Image, logs: Path, wire: Cable | str = "none", memory_mib: int = 1536) -> None:
+    def __init__(
+        self,
+        name: str,
+        image: Image,
+        logs: Path,
+        wire: Cable | str = "none",
+        memory_mib: int = 1536,
+        *,
+        counted: bool = False,
+    ) -> None:
         self.name = name
         self.console = logs / f"{name}.console.log"
         self._image = image
         self._logs = logs
         self._wire = wire
         self._memory_mib = memory_mib
+        self._counted = counted
         self._console_start = 0
         self._qemu: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -190,6 +202,7 @@ class Machine:
         line = f"{_KERNEL_LINE} lab_host={self.name} lab_wire={wire}"
         command = [qemu, "-name", f"kvdiag-lab-{self.name}", "-nodefaults", "-no-user-config", "-no-reboot"]
         command += ["-display", "none", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", _CPU, "-smp", "1"]
+        command += ["-icount", "shift=0"] if self._counted else []
         command += ["-m", str(self._memory_mib), "-kernel", str(self._image.kernel)]
         command += ["-initrd", str(self._image.initramfs), "-append", line, "-serial", "stdio"]
         command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent}"]

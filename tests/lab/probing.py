@@ -71,6 +71,16 @@ class Bench:
         self.start(arguments)
         return self.finish()
 
+    @contextmanager
+    def stopped_agent(self) -> Iterator[None]:
+        """Stop the agent's process for a while, as a debugger or a full disk does."""
+        machine = self.wire.b.machine
+        machine.run("pkill -STOP -of 'python.*kvdiag agent'", check=True)
+        try:
+            yield
+        finally:
+            machine.run("pkill -CONT -of 'python.*kvdiag agent'", check=True)
+
     def kill_agent(self) -> None:
         """Kill the agent without warning."""
         if self._agent is not None:

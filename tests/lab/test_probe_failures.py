@@ -1,5 +1,6 @@
 """Every failure ends in one line with its cause, in bounded time, and leaves no RDMA object behind at either end."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -95,10 +96,72 @@ def test_a_wrong_token_is_refused(bench: Bench) -> None:
     assert "the token is wrong or missing" in probing.one_line(wrong, 69)
 
 
-def test_some_loss_is_recovered_and_total_loss_is_named(bench: Bench) -> None:
-    with bench.wire.a.netem("loss 1%"):
-        result = bench.run("bandwidth --size 64KiB --iterations 100 --format json")
-    assert probing.document(result)["results"][0]["verified_bytes"] == 100 * 65536
+@pytest.mark.parametrize(("loss", "messages"), [(1, 100), (10, 30)])
+def test_loss_is_recovered_and_each_end_counts_its_part(bench: Bench, loss: int, messages: int) -> None:
+    before = [end.counters() for end in bench.wire.ends]
+    with bench.wire.a.netem(f"loss {loss}%"):
+        document = probing.document(bench.run(f"bandwidth --size 64KiB --iterations {messages} --format json"))
+    ours, theirs = (
+        {name: now - old[name] for name, now in end.counters().items()}
+        for end, old in zip(bench.wire.ends, before, strict=True)
+    )
+    assert document["results"][0]["verified_bytes"] == messages * 65536
+    (errors,) = document["port_errors"]
+    assert errors["port"] == "rxe0/1"
+    assert errors["grown"] == {name: ours[name] for name in errors["grown"]}
+    assert errors["grown"].keys() & {"completer_retry_err", "rcvd_seq_err"}
+    assert theirs["out_of_seq_request"] > 0
+    # What was lost was sent again: more packets than the payload has.
+    assert ours["sent_pkts"] > document["proof"]["payload_bytes"] // 4096
+
+
+def test_a_delay_is_all_latency_and_loses_nothing(bench: Bench) -> None:
+    with bench.wire.a.netem("delay 20ms"):
+        result = bench.run("latency --size 64 --iterations 20 --warmup 2 --max-p99-us 15000 --format json")
+    assert result.rc == 2
+    document = json.loads(result.stdout)
+    (row,) = document["results"]
+    assert row["latency_s"]["minimum"] >= 0.02 and row["verified_bytes"] == 20 * 64
+    assert [bound["met"] for bound in document["thresholds"]] == [False]
+    assert not document["port_errors"][0]["grown"].keys() & {"rcvd_seq_err", "retry_exceeded_err"}
+
+
+def test_a_rate_limit_is_a_missed_threshold_and_loses_nothing(bench: Bench) -> None:
+    arguments = "bandwidth --size 16KiB --queue-depth 2 --iterations 20 --warmup 0 --format json --min-gbps"
+    free = probing.document(bench.run(f"{arguments} 0"))
+    with bench.wire.a.netem("rate 8mbit"):
+        result = bench.run(f"{arguments} 0.0085")
+    assert result.rc == 2
+    document = json.loads(result.stdout)
+    (row,) = document["results"]
+    assert row["bytes_per_second"] <= 1.05e6 < free["results"][0]["bytes_per_second"]
+    assert row["verified_bytes"] == 20 * 16384
+    assert not document["port_errors"][0]["grown"].keys() & {"rcvd_seq_err", "retry_exceeded_err"}
+
+
+def test_a_stopped_agent_is_told_apart_from_one_that_is_gone(bench: Bench) -> None:
+    """Its kernel goes on taking connections, and RDMA goes on without it: what fails is the next question."""
+    bench.start("bandwidth --size 64 --duration 100 --timeout 5")
+    probing.await_traffic(bench.wire.a, 500)
+    with bench.stopped_agent():
+        line = probing.one_line(bench.finish(), 69)
+    assert "its host takes connections but the agent does not answer: it is stopped" in line
+
+
+def test_a_link_flap_is_counted_whether_or_not_the_retries_outlast_it(bench: Bench) -> None:
+    bench.start("bandwidth --size 1KiB --duration 2 --timeout 8 --format json")
+    probing.await_traffic(bench.wire.a, 500)
+    bench.wire.set_link(False)
+    bench.wire.set_link(True)
+    result = bench.finish()
+    if result.rc == 0:
+        assert probing.document(result)["port_errors"][0]["grown"]["link_downed"] == 1
+    else:
+        line = probing.one_line(result, 69)
+        assert "RETRY_EXC_ERR (12)" in line and "link_downed +1" in line
+
+
+def test_total_loss_is_named(bench: Bench) -> None:
     bench.start(_LONG)
     probing.await_traffic(bench.wire.a, 500)
     with bench.wire.a.netem("loss 100%"):

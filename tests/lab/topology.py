@@ -95,9 +95,9 @@ class Wire:
 
 
 @contextmanager
-def node(image: Image, logs: Path, memory_mib: int = 1536) -> Iterator[Wire]:
+def node(image: Image, logs: Path, memory_mib: int = 1536, *, counted: bool = False) -> Iterator[Wire]:
     """Boot one machine whose rxe0 and rxe1 are joined by a veth pair; raises LabError."""
-    with Machine("node", image, logs, "veth", memory_mib) as machine:
+    with Machine("node", image, logs, "veth", memory_mib, counted=counted) as machine:
         ends = (End(machine, f"v{i}", f"rxe{i}", _ADDRESSES[i]) for i in (0, 1))
         yield Wire(*ends)
 

@@ -161,6 +161,9 @@ class ActiveWire(Wire):
         assert struct.unpack_from("<Q", self.local, flag_offset)[0] == flag
         self.armed = plan, flag, watched_seed
 
+    def answer(self, plan: Plan, seed: int) -> None:
+        raise AssertionError("only a ping-pong is answered")
+
     def collect(self) -> tuple[float, str | None]:
         assert self.armed is not None
         plan, _, watched = self.armed

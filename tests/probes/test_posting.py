@@ -1,6 +1,8 @@
 """Chains of work requests against queue pairs that complete at once, or as a test tells them to."""
 
+import errno
 import importlib
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from kvdiag.errors import UnavailableError, UndeterminedError
 from kvdiag_probes.completion import CompletionError
+from kvdiag_probes.completion_queue import Completion, CompletionQueue
 from kvdiag_probes.datapath import Operation, Plan
 from kvdiag_probes.posting import ChainedPass, Lane
 from kvdiag_probes.verbs import preload
@@ -38,27 +41,41 @@ class Scatter:
 
 
 @dataclass
-class Completion:
-    wr_id: int
-    status: int = 0
-    vendor_err: int = 0
+class Adapter(CompletionQueue):
+    """A completion queue and the queue pairs of it: (queue pair, requests) of each post."""
 
-
-@dataclass
-class Adapter:
-    """A completion queue and the queue pairs of it; `depth` is the most that was ever outstanding on one."""
-
-    lengths: dict[int, int] = field(default_factory=dict)
     done: deque[Completion] = field(default_factory=deque)
     posts: list[tuple[int, int]] = field(default_factory=list)
     status: int = 0
+    later_status: int | None = None
     silent: bool = False
-    polls: int = 0
+    begun: int = 0
+    events: str = ""
+    """What was done, in order: p for a post, t for a completion taken."""
+    delay: int = 0
+    """Polls that find nothing before each completion."""
 
-    def poll(self, most: int) -> tuple[int, list[Completion]]:
-        self.polls += 1
-        found = [self.done.popleft() for _ in range(min(most, len(self.done)))]
-        return len(found), found
+    def __post_init__(self) -> None:
+        self.stamp = time.perf_counter
+        self._clock = None
+        self._left = self.delay
+
+    def ready(self) -> int:
+        if self._left or not self.done:
+            self._left = max(0, self._left - 1)
+            return errno.ENOENT
+        self._left = self.delay
+        return 0
+
+    def take(self) -> tuple[int, int]:
+        taken = self.done.popleft()
+        self.events += "t"
+        if taken.status:
+            self.vendor_err = taken.vendor_err
+        return taken.wr_id, taken.status
+
+    def begin(self) -> None:
+        self.begun += 1
 
 
 @dataclass
@@ -71,9 +88,12 @@ class QueuePair:
         while request is not None:
             count += 1
             if request.send_flags & 2 and not self.adapter.silent:  # IBV_SEND_SIGNALED
-                self.adapter.done.append(Completion(request.wr_id, self.adapter.status))
+                self.adapter.done.append(Completion(request.wr_id, self.adapter.status, 0x51))
+                if self.adapter.later_status is not None:
+                    self.adapter.status = self.adapter.later_status
             request = request.next_wr
         self.adapter.posts.append((self.number, count))
+        self.adapter.events += "p"
 
 
 @pytest.fixture(autouse=True)
@@ -151,14 +171,50 @@ def test_a_flag_goes_before_or_after_the_payload_and_the_last_of_all_completes()
 
 
 def test_the_first_error_is_told_and_nothing_waits_for_the_rest() -> None:
-    with pytest.raises(CompletionError, match=r"RDMA WRITE failed with REM_ACCESS_ERR \(10\)") as caught:
+    with pytest.raises(CompletionError, match=r"RDMA WRITE failed with REM_ACCESS_ERR \(10, vendor 0x51\)") as caught:
         run(Adapter(status=10), plan(4, 2))
     assert caught.value.status == 10
 
 
-def test_no_completion_ends_in_bounded_time() -> None:
+def test_a_flushed_request_never_leads_where_the_error_comes_with_it() -> None:
+    with pytest.raises(CompletionError, match=r"failed with RETRY_EXC_ERR \(12, vendor 0x51\)"):
+        run(Adapter(status=5, later_status=12), plan(4, 2, signal=1))
+
+
+@pytest.mark.parametrize("wanted", [plan(4, 2), plan(4, 1, depth=1)])
+def test_no_completion_ends_in_bounded_time(wanted: Plan) -> None:
     with pytest.raises(UnavailableError, match=r"no completion within 0\.05 s"):
-        run(Adapter(silent=True), plan(4, 2))
+        run(Adapter(silent=True), wanted)
+
+
+def test_one_message_at_a_time_is_posted_when_the_one_before_is_done() -> None:
+    adapter = Adapter(delay=200)
+    assert run(adapter, plan(5, 1, depth=1)) == 5
+    assert adapter.events == "ptptptptpt"
+    assert adapter.begun == 1
+
+
+def test_one_failed_message_is_told_in_the_same_words() -> None:
+    with pytest.raises(CompletionError, match=r"RDMA WRITE failed with REM_ACCESS_ERR \(10, vendor 0x51\)"):
+        run(Adapter(status=10), plan(4, 1, depth=1))
+
+
+@pytest.mark.parametrize(("depth", "chain"), [(1, 1), (16, 4)])
+def test_without_recording_a_pass_has_its_whole_time_alone(
+    monkeypatch: pytest.MonkeyPatch, depth: int, chain: int
+) -> None:
+    monkeypatch.setattr(ChainedPass, "recording", False)
+    made = ChainedPass([lanes(Adapter())], plan(8, chain, depth=depth), "b:1")
+    done = made.run()
+    made.close()
+    assert done.latencies_s == [done.elapsed_s]
+
+
+def test_room_is_filled_before_the_next_completion_is_looked_for() -> None:
+    """Reaping all first would let the queue run dry."""
+    adapter = Adapter()
+    assert run(adapter, plan(5, 1, depth=2)) == 5
+    assert adapter.events == "pptptptptt"
 
 
 def test_the_depth_bounds_what_is_outstanding() -> None:

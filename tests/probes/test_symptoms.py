@@ -1,6 +1,6 @@
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import PortCounters
-from kvdiag_probes.symptoms import moved_errors
+from kvdiag_probes.symptoms import grown_errors, moved_errors
 
 
 def counters(plain: dict[str, int], hardware: dict[str, int]) -> PortCounters:
@@ -18,3 +18,4 @@ def test_errors_that_grew_are_named_and_traffic_is_not() -> None:
 
 def test_unreadable_counters_are_not_taken_for_unmoved_ones() -> None:
     assert list(moved_errors(Missing("no sysfs"), counters({}, {}))) == ["counters not readable"]
+    assert grown_errors(counters({}, {}), Missing("gone")) == Missing("gone")

@@ -96,6 +96,9 @@ QueuePairs = Annotated[
 Bidirectional = Annotated[
     bool, typer.Option("--bidirectional", help="The peer transfers too, at the same time; rates are of both together.")
 ]
+PingPong = Annotated[
+    bool, typer.Option("--ping-pong", help="The peer answers each WRITE with one: times are half of each round trip.")
+]
 Inline = Annotated[
     int, typer.Option("--inline", min=0, max=4096, help="Carry messages up to this size inside the work request.")
 ]

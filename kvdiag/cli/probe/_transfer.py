@@ -1,5 +1,6 @@
 """What `kvdiag probe bandwidth` and `latency` share: run, print, judge."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvdiag.cli._output import require, stderr
@@ -7,7 +8,7 @@ from kvdiag.cli._output import require, stderr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvdiag.model.probe import SizeResult, Threshold
+    from kvdiag.model.probe import ProbeDocument, SizeResult, Threshold
     from kvdiag.model.probe_judgement import Metric
     from kvdiag_probes.distribution import Samples
     from kvdiag_probes.session import ProbeOptions, ProbeResult
@@ -19,9 +20,8 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         require(module, "probes", f"kvdiag probe {kind}")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.probe_verdicts import judge
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.exit_code import ExitCode
-    from kvdiag.model.probe import ProbeDocument
-    from kvdiag.report.json import head
     from kvdiag.report.probe_text import render
     from kvdiag_probes.budget import Budget
     from kvdiag_probes.compare import link_bytes_per_second
@@ -31,10 +31,16 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     allowed = Budget(_finish.parse_rate(flags["budget"], "--budget") if flags["budget"] else None)
     if flags["min_bandwidth"]:
         _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
-    runs = []
-    for _ in range(flags["rounds"]):
-        runs.append(run_probe(options))
-        allowed.spend(runs[-1].proof.payload_bytes)
+    runs: list[ProbeResult] = []
+    kept: list[ProbeResult] = []
+    try:
+        for _ in range(flags["rounds"]):
+            runs.append(run_probe(replace(options, partial=kept.append)))
+            allowed.spend(runs[-1].proof.payload_bytes)
+    except KvdiagError as error:
+        if runs or kept:
+            _keep((kept or runs)[-1], options, flags, str(error))
+        raise
     result = next((run for run in reversed(runs) if run.proof.status == "contradicted"), runs[-1])
     metrics = _metrics(kind, runs)
     judgements = []
@@ -43,15 +49,9 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         limit = _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
         rates = [one for one in metrics if one.unit == "bytes_per_second"]
         judgements += [judge("--min-bandwidth", one, limit) for one in rates]
-    document = ProbeDocument(
-        **head("kvdiag.probe/1"),  # type: ignore[arg-type]
-        settings=options.settings,
-        ends=result.ends,
-        durations=result.durations,
-        results=result.results,
-        proof=result.proof,
+    document = replace(
+        _document(result, options),
         thresholds=_thresholds(result.results, flags["min_gbps"], flags["max_p99_us"]),
-        ordering=result.ordering,
         rounds=len(runs),
         metrics=metrics,
         judgements=tuple(judgements),
@@ -60,6 +60,33 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         _write_samples(flags["samples"], result.samples)
     code = _finish.finish(document, render, flags, metrics, warning=document.proof.status == "contradicted")
     return code if all(bound.met for bound in document.thresholds) else int(ExitCode.CRITICAL)
+
+
+def _document(result: "ProbeResult", options: "ProbeOptions") -> "ProbeDocument":
+    from kvdiag.model.probe import ProbeDocument
+    from kvdiag.report.json import head
+
+    return ProbeDocument(
+        **head("kvdiag.probe/1"),  # type: ignore[arg-type]
+        settings=options.settings,
+        ends=result.ends,
+        durations=result.durations,
+        results=result.results,
+        proof=result.proof,
+        ordering=result.ordering,
+        port_errors=result.port_errors,
+    )
+
+
+def _keep(result: "ProbeResult", options: "ProbeOptions", flags: dict[str, Any], failure: str) -> None:
+    """Print and keep what was measured before a run failed; it is judged by nothing, and no baseline for others."""
+    from kvdiag.cli.probe import _finish
+    from kvdiag.report.probe_text import render
+
+    document = replace(_document(result, options), failure=failure)
+    if flags["samples"]:
+        _write_samples(flags["samples"], result.samples)
+    _finish.finish(document, render, flags | {"baseline": None}, ())
 
 
 def _metrics(kind: str, runs: "list[ProbeResult]") -> "tuple[Metric, ...]":
@@ -104,6 +131,7 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
             warmup=flags["warmup"],
             queue_pairs=flags.get("queue_pairs", 1),
             bidirectional=flags.get("bidirectional", False),
+            ping_pong=flags.get("ping_pong", False),
             batch=flags.get("batch"),
             signal_every=flags.get("signal_every"),
             inline=flags["inline"],

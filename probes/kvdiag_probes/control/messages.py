@@ -136,7 +136,9 @@ class ServeRequest(_Message, frozen=True, kw_only=True):
 class PassRequest(_Message, frozen=True, kw_only=True):
     """Run one pass against the initiator's buffer as soon as the eight bytes at `flag_offset` hold `flag`.
 
-    With `watch` no pass is run: when the flag is seen, the payload before it is compared with the pattern at once.
+    With `watch` no pass is run: when the flag is seen, the payload before it is compared with the pattern at once. With
+    `answer` there is no flag: each message of the pass answers one of the initiator's, of the seed's pattern from
+    the buffer's start on, as soon as that one's last byte is there.
     """
 
     flag: _U32
@@ -149,6 +151,7 @@ class PassRequest(_Message, frozen=True, kw_only=True):
     base: _Offset = 0
     timeout_s: Annotated[float, Meta(gt=0, le=600)]
     watch: bool = False
+    answer: bool = False
     seed: _U32 = 0
 
 

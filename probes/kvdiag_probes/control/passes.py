@@ -8,7 +8,8 @@ from collections.abc import Callable
 from kvdiag.errors import InputError, KvdiagError
 from kvdiag_probes.control.messages import PassAnswer, PassRequest
 from kvdiag_probes.corruption import classify
-from kvdiag_probes.datapath import Pass, Plan, PreparedPass
+from kvdiag_probes.datapath import ExchangingPass, Pass, Plan, PreparedPass
+from kvdiag_probes.ping_pong import expect
 
 _FLAG = struct.Struct("<Q")
 _SPINS = 64
@@ -35,7 +36,10 @@ class PassRunner:
             raise InputError(f"the pass or its flag would leave the session's buffer of {size} bytes")
         if self._thread is not None:
             raise InputError("a pass is under way: collect it first")
-        run = self._watching(request) if request.watch else self._transferring(request)
+        if request.answer:
+            run = self._answering(request)
+        else:
+            run = self._watching(request) if request.watch else self._transferring(request)
         self._answer = None
         self._timeout_s = request.timeout_s
         self._thread = threading.Thread(target=self._run, args=(request, run), name="kvdiag-pass", daemon=True)
@@ -64,7 +68,8 @@ class PassRunner:
 
     def _run(self, request: PassRequest, run: Callable[[], PassAnswer]) -> None:
         try:
-            self._answer = run() if self._await_flag(request) else PassAnswer(elapsed_s=0.0, error="no flag came")
+            started = request.answer or self._await_flag(request)
+            self._answer = run() if started else PassAnswer(elapsed_s=0.0, error="no flag came")
         except KvdiagError as error:
             self._answer = PassAnswer(elapsed_s=0.0, error=str(error)[:1024])
         except Exception as error:
@@ -82,6 +87,29 @@ class PassRunner:
         return True
 
     def _transferring(self, request: PassRequest) -> Callable[[], PassAnswer]:
+        prepared = self._preparing(request)
+
+        def transfer() -> PassAnswer:
+            done: Pass = prepared.run()
+            return PassAnswer(elapsed_s=done.elapsed_s)
+
+        return transfer
+
+    def _answering(self, request: PassRequest) -> Callable[[], PassAnswer]:
+        if request.size * request.slots > request.base or request.queue_depth != 1 or request.chain != 1:
+            raise InputError("answers go one at a time, from behind the messages that they answer")
+        prepared = self._preparing(request)
+        if not isinstance(prepared, ExchangingPass):
+            raise InputError("this transport cannot answer messages")
+        buffer = self._buffer()
+        awaited = expect(buffer, request.seed, request.size, request.slots, 0)
+
+        def answer() -> PassAnswer:
+            return PassAnswer(elapsed_s=prepared.exchange(buffer, awaited, serves=False).elapsed_s)
+
+        return answer
+
+    def _preparing(self, request: PassRequest) -> PreparedPass:
         plan = Plan(
             operation=request.operation,
             size=request.size,
@@ -95,13 +123,7 @@ class PassRunner:
             if len(self._prepared) == _MOST_PREPARED:
                 self._prepared.pop(next(iter(self._prepared))).close()
             self._prepared[plan] = self._prepare(plan)
-        prepared = self._prepared[plan]
-
-        def transfer() -> PassAnswer:
-            done: Pass = prepared.run()
-            return PassAnswer(elapsed_s=done.elapsed_s)
-
-        return transfer
+        return self._prepared[plan]
 
     def _watching(self, request: PassRequest) -> Callable[[], PassAnswer]:
         size, buffer = request.size * request.slots, self._buffer()
