@@ -1,6 +1,7 @@
 """The HTTP endpoints: /metrics, /healthz and a landing page."""
 
 import errno
+import gzip
 import json
 import logging
 import socket
@@ -14,11 +15,14 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from prometheus_client import make_wsgi_app
 
 from kvdiag.errors import UnavailableError, UsageError
-from kvdiag_exporters.exposition import registry
+from kvdiag_exporters.exposition import all_samples, registry
 from kvdiag_exporters.scraper import Scraper
+from kvdiag_exporters.text_format import CONTENT_TYPE, TextFormat
 
 _log = logging.getLogger(__name__)
 _IDLE_S = 15.0
+_GZIP_LEVEL = 1
+"""Level 9 takes ten times the time for text a quarter smaller; a scraper is near."""
 _PAGE = b"""<!doctype html><title>kvdiag exporter</title><h1>kvdiag exporter</h1>
 <p><a href="/metrics">/metrics</a> for Prometheus, <a href="/healthz">/healthz</a> how each collector fares.</p>
 """
@@ -38,7 +42,10 @@ class HttpServer:
         self._scraper = scraper
         self._monotonic_s = monotonic_s
         self._recording = recording
+        self._documents: dict[str, Callable[[str], str]] = {}
         self._metrics = make_wsgi_app(registry(scraper, monotonic_s))
+        self._text = TextFormat()
+        self._rendering = threading.Lock()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         server_class = type("Server", (_Server,), {"address_family": family})
         try:
@@ -55,6 +62,10 @@ class HttpServer:
         self.address = f"{shown}:{bound_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
 
+    def add_document(self, path: str, build: Callable[[str], str]) -> None:
+        """Serve a JSON document, built from the query string; its UsageError is answered as a bad request."""
+        self._documents[path] = build
+
     def start(self) -> None:
         self._thread.start()
 
@@ -69,14 +80,34 @@ class HttpServer:
             return _reply(start_response, "405 Method Not Allowed", "text/plain", b"only GET and HEAD\n")
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            answer: Iterable[bytes] = self._metrics(environ, start_response)
-            return answer
+            return self._exposition(environ, start_response)
         if path == "/healthz":
             status, body = self._health()
             return _reply(start_response, status, "application/json", body)
+        if path in self._documents:
+            try:
+                text = self._documents[path](environ.get("QUERY_STRING", ""))
+            except UsageError as error:
+                return _reply(start_response, "400 Bad Request", "text/plain; charset=utf-8", f"{error}\n".encode())
+            return _reply(start_response, "200 OK", "application/json", text.encode())
         if path in ("", "/"):
             return _reply(start_response, "200 OK", "text/html; charset=utf-8", _PAGE)
         return _reply(start_response, "404 Not Found", "text/plain", b"try /metrics\n")
+
+    def _exposition(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer in plain text quickly; OpenMetrics and chosen names are prometheus-client's."""
+        if "openmetrics" in environ.get("HTTP_ACCEPT", "") or environ.get("QUERY_STRING"):
+            answer: Iterable[bytes] = self._metrics(environ, start_response)
+            return answer
+        collection = self._scraper.collect()
+        with self._rendering:
+            body = self._text.render(all_samples(collection, self._monotonic_s()))
+        headers = [("Content-Type", CONTENT_TYPE)]
+        if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            body = gzip.compress(body, _GZIP_LEVEL)
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", [*headers, ("Content-Length", str(len(body)))])
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def _health(self) -> tuple[str, bytes]:
         last = self._scraper.last
