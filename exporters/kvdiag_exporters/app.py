@@ -7,8 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from kvdiag.errors import InputError, KvdiagError, UndeterminedError
 from kvdiag.sources.base import Context
@@ -19,6 +22,9 @@ from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
 
+if TYPE_CHECKING:
+    from kvdiag_exporters.records.service import Records
+
 _log = logging.getLogger(__name__)
 END_WITHIN_S = 1.2
 """Time to finish recording once asked to end, so that the whole process is gone within two seconds."""
@@ -28,8 +34,19 @@ def build(config: Config) -> tuple[Setup, Scraper]:
     """Return what the configuration describes, with every collector that has work in it."""
     node = config.node or socket.gethostname()
     setup = Setup(node=node, engines=engines(config, node), context=Context(root=Path(config.root)))
+    setup = replace(setup, records=_records(config, setup))
     scraper = Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s, derivations=derive_all(setup))
     return setup, scraper
+
+
+def _records(config: Config, setup: Setup) -> "Records | None":
+    """Return what joins records, where anything is configured that brings some."""
+    if config.records is None and not any(one.records or one.step_records or one.logs for one in setup.engines):
+        return None
+    from kvdiag_exporters.records.service import Records
+    from kvdiag_exporters.records.settings import RecordsConfig
+
+    return Records(config.records or RecordsConfig(), setup.engines, setup.node, setup.stream, setup.clock)
 
 
 def collect_once(config: Config) -> Collection:
@@ -60,6 +77,13 @@ def run(
             with _naming(file):
                 recorder = _recorder(config.recorder, setup, config.interval_s)
             ending.callback(recorder.close)
+        if setup.records is not None:
+            from kvdiag_exporters.records.api import records_document
+
+            with _naming(file):
+                setup.records.start(setup.stream)
+            ending.callback(setup.records.stop)
+            server.add_document("/api/records", partial(records_document, setup.records.window))
         if config.address_file is not None:
             # Only now: before, it may be that of another exporter, which has the port or the bundle.
             with _naming(file):
@@ -72,8 +96,10 @@ def run(
             with _naming(file):
                 _write_address(Path(config.address_file), server.address)
         where = "" if recorder is None else f"; {recorder.describe()}"
+        if setup.records is not None:
+            where = "".join(f"; {name} on {at}" for name, at in setup.records.addresses.items()) + where
         announce(f"serving http://{server.address}/metrics{where}")
-        if recorder is not None or setup.stream.followers:
+        if recorder is not None or setup.stream.followers or setup.records is not None:
             _record_until(stop, scraper, recorder, config.interval_s)
         else:
             stop.wait()
@@ -95,6 +121,8 @@ def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Record
     server.stop()
     if setup.stream.followers:
         setup.stream.drain(lambda: time.monotonic() > deadline_s)
+    if setup.records is not None:
+        setup.records.stop()
     if recorder is not None:
         recorder.write(scraper.collect(fresh=True, timeout_s=max(0.1, deadline_s - time.monotonic())))
         recorder.close()

@@ -26,12 +26,27 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class Exemplar:
+    """One value of a bucket, when it was seen (seconds of the epoch), and what it was; OpenMetrics allows the names
+    and values of its labels 128 characters together.
+    """
+
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram's value: `counts[i]` samples up to `bounds[i]` and above the one before, the last above all."""
+    """A histogram's value: `counts[i]` samples up to `bounds[i]` and above the one before, the last above all.
+
+    `exemplars` has the latest of each bucket, or is empty.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
+    exemplars: tuple[Exemplar | None, ...] = ()
 
 
 class Sample(NamedTuple):

@@ -11,6 +11,7 @@ from msgspec import Meta
 from kvdiag.errors import InputError, UsageError
 from kvdiag_exporters.collectors.base import Engine
 from kvdiag_exporters.config_errors import explain
+from kvdiag_exporters.records.settings import RecordsConfig, split_address
 
 DEFAULT_LISTEN = "127.0.0.1:9846"
 _LISTEN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
@@ -50,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     root: _Text = "/"
     engines: tuple[EngineConfig, ...] = ()
     recorder: RecorderConfig | None = None
+    records: RecordsConfig | None = None
 
 
 def load(path: Path) -> Config:
@@ -72,6 +74,10 @@ def load(path: Path) -> Config:
             )
     try:
         split_listen(config.listen)
+        for field in ("otlp_http", "otlp_grpc"):
+            address = getattr(config.records, field, None)
+            if address is not None:
+                split_address(field, address)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
     config = _absolute(config, path.absolute().parent)

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from kvdiag_exporters.catalog import Buckets, Metric, Sample
 from kvdiag_exporters.collectors.exporter_self import outcome_samples
@@ -75,9 +76,15 @@ def _family(metric: Metric, samples: list[Sample]) -> Family:
     return found
 
 
-def _cumulative(value: Buckets) -> list[tuple[str, float]]:
-    total, found = 0.0, []
-    for bound, count in zip((*(str(bound) for bound in value.bounds), "+Inf"), value.counts, strict=True):
+def _cumulative(value: Buckets) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    total = 0.0
+    found: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    exemplars = value.exemplars or (None,) * len(value.counts)
+    bounds = (*(str(bound) for bound in value.bounds), "+Inf")
+    for bound, count, one in zip(bounds, value.counts, exemplars, strict=True):
         total += count
-        found.append((bound, total))
+        if one is None:
+            found.append((bound, total))
+        else:
+            found.append((bound, total, Exemplar(dict(one.labels), one.value, one.time_s)))
     return found

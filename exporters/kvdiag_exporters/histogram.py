@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from kvdiag_exporters.catalog import Buckets, Metric, Sample
+from kvdiag_exporters.catalog import Buckets, Exemplar, Metric, Sample
 
 MOST_SERIES = 256
 OVERFLOW = "(other)"
@@ -18,19 +18,24 @@ class Histograms:
         self._bounds = bounds
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums: dict[tuple[str, ...], float] = {}
+        self._exemplars: dict[tuple[str, ...], list[Exemplar | None]] = {}
 
-    def observe(self, value: float, labels: tuple[str, ...]) -> None:
-        """Count one value, in the metric's unit."""
+    def observe(self, value: float, labels: tuple[str, ...], exemplar: Exemplar | None = None) -> None:
+        """Count one value, in the metric's unit; its exemplar takes the place of the bucket's last one."""
         counts = self._counts.get(labels)
         if counts is None:
             if len(self._counts) >= MOST_SERIES:
                 labels = (OVERFLOW,) * len(labels)
             counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
             self._sums.setdefault(labels, 0.0)
-        counts[bisect_left(self._bounds, value)] += 1
+        bucket = bisect_left(self._bounds, value)
+        counts[bucket] += 1
+        if exemplar is not None:
+            self._exemplars.setdefault(labels, [None] * len(counts))[bucket] = exemplar
         self._sums[labels] += value
 
     def samples(self) -> Iterator[Sample]:
         """Yield every combination seen so far."""
         for labels, counts in list(self._counts.items()):
-            yield self.metric.sample(Buckets(self._bounds, tuple(counts), self._sums[labels]), *labels)
+            exemplars = tuple(self._exemplars.get(labels, ()))
+            yield self.metric.sample(Buckets(self._bounds, tuple(counts), self._sums[labels], exemplars), *labels)

@@ -42,7 +42,7 @@ class Recorder:
     ) -> None:
         self._stream = stream
         self._engines = {engine.name: engine.node for engine in engines}
-        self._roles = _roles(engines) or {node: "both"}
+        self._roles = roles_of(engines) or {node: "both"}
         self._before: events.Values = {}
         self._interval_s = interval_s
         self._writing = threading.RLock()
@@ -114,11 +114,11 @@ class Recorder:
 
     def _counter_rows(self, collection: Collection) -> Iterator[dict[str, Any]]:
         sums: dict[tuple[str, str | None, str], float] = {}
-        for sample, recorded, node in _chosen(collection.samples, self._engines, self._roles):
+        for sample, recorded, node in chosen(collection.samples, self._engines, self._roles):
             labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
             device = "/".join(labels[name] for name in ("device", "port") if name in labels) or None
             key = (node, device, recorded.name)
-            sums[key] = sums.get(key, 0.0) + _number(sample.value, recorded) * recorded.scale
+            sums[key] = sums.get(key, 0.0) + number(sample.value, recorded) * recorded.scale
             kind = "gauge" if sample.metric.kind == "gauge" else "counter"
             self._metrics.setdefault(recorded.name, {"kind": kind, "unit": recorded.unit})
         for (node, device, name), value in sums.items():
@@ -183,7 +183,7 @@ class Recorder:
         }
 
 
-def _roles(engines: Sequence[Engine]) -> dict[str, str]:
+def roles_of(engines: Sequence[Engine]) -> dict[str, str]:
     """Return each node's role: that of its engines, "both" where they differ."""
     roles: dict[str, str] = {}
     for engine in engines:
@@ -191,10 +191,13 @@ def _roles(engines: Sequence[Engine]) -> dict[str, str]:
     return roles
 
 
-def _chosen(
+def chosen(
     samples: Sequence[Sample], engines: Mapping[str, str], nodes: Mapping[str, str]
 ) -> Iterator[tuple[Sample, Recorded, str]]:
-    """Yield what is recorded of the samples, each with its node; see Recorded for what stands back."""
+    """Yield what is recorded of the samples, each with its node; see Recorded for what stands back.
+
+    `engines` gives the nodes by the engines' names, `nodes` the recorded nodes with their roles.
+    """
     found: list[tuple[Sample, Recorded, str, str]] = []
     has: set[tuple[str, str]] = set()
     for sample in samples:
@@ -218,7 +221,8 @@ def _chosen(
         yield sample, recorded, node
 
 
-def _number(value: float | Buckets, recorded: Recorded) -> float:
+def number(value: float | Buckets, recorded: Recorded) -> float:
+    """Return the number that is recorded of a value, in the metric's own unit."""
     if isinstance(value, Buckets):
         return value.sum if recorded.part == "sum" else float(sum(value.counts))
     return value

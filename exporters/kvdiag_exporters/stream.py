@@ -68,13 +68,21 @@ class RecordStream:
                     missing.append(records.missing)
                     continue
                 count += len(records)
-                fresh = [record for record in records if self.remember(record.request_id)]
-                self.duplicates += len(records) - len(fresh)
-                if fresh:
-                    for sink in self._sinks:
-                        sink(fresh)
+                self._give(records)
             self.missing = tuple(missing)
         return count
+
+    def give(self, records: Sequence[TransferRecord]) -> None:
+        """Hand on records that come from no file, each request once like those of files."""
+        with self._lock:
+            self._give(records)
+
+    def _give(self, records: Sequence[TransferRecord]) -> None:
+        fresh = [record for record in records if self.remember(record.request_id)]
+        self.duplicates += len(records) - len(fresh)
+        if fresh:
+            for sink in self._sinks:
+                sink(fresh)
 
     def _tell_invalid(self, follower: RecordFollower) -> None:
         """Log the first line of a file that is no record, once: the others are only counted."""

@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import kvdiag_exporters.collectors
 from kvdiag.sources._nldev import Channel
@@ -13,6 +13,9 @@ from kvdiag.sources.base import Clock, Context
 from kvdiag.sources.tree import Tree
 from kvdiag_exporters.catalog import Sample
 from kvdiag_exporters.stream import RecordStream
+
+if TYPE_CHECKING:
+    from kvdiag_exporters.records.service import Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Engine:
 class Setup:
     """Everything that a collector may use: this host's node name, the engines, the roots and the clock.
 
-    `netlink` is a recorded conversation in place of the running kernel's.
+    `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
+    records tell, where any of them is configured.
     """
 
     node: str
@@ -52,6 +56,7 @@ class Setup:
     context: Context = field(default_factory=Context)
     stream: RecordStream = field(default_factory=RecordStream)
     netlink: Channel | None = None
+    records: "Records | None" = None
 
     @property
     def clock(self) -> Clock:

@@ -3,17 +3,20 @@
 from collections.abc import Iterator, Sequence
 
 from kvdiag.model.transfer import STAGES, TransferRecord
-from kvdiag_exporters.catalog import Metric, Sample
+from kvdiag_exporters.catalog import Exemplar, Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
 from kvdiag_exporters.histogram import Histograms
 
 _PAIR = ("prefill_node", "decode_node", "direction")
 # 100 µs to a minute in steps of 1, 2.5 and 5: from one posted descriptor to a queue that has stopped.
-_SECONDS = (
+SECONDS_BOUNDS = (
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
-_BYTES = tuple(float(4**power) for power in range(7, 19))  # 16 KiB to 64 GiB
-_COUNTS = tuple(float(4**power) for power in range(11))  # 1 to about a million
+BYTES_BOUNDS = tuple(float(4**power) for power in range(7, 19))  # 16 KiB to 64 GiB
+COUNT_BOUNDS = tuple(float(4**power) for power in range(11))  # 1 to about a million
+
+_ID_LENGTH = 64
+"""Of a request id in an exemplar: with its name, and a trace id and that name, 114 of the 128 characters there are."""
 
 TTFT = Metric(
     name="kvdiag_ttft_seconds",
@@ -67,10 +70,10 @@ METRICS = (TTFT, STAGE, BYTES, DESCRIPTORS, READ, DROPPED, IMPOSSIBLE, BACKLOG)
 class RecordsCollector:
     def __init__(self, setup: Setup) -> None:
         self._stream = setup.stream
-        self._ttft = Histograms(TTFT, _SECONDS)
-        self._stage = Histograms(STAGE, _SECONDS)
-        self._bytes = Histograms(BYTES, _BYTES)
-        self._descriptors = Histograms(DESCRIPTORS, _COUNTS)
+        self._ttft = Histograms(TTFT, SECONDS_BOUNDS)
+        self._stage = Histograms(STAGE, SECONDS_BOUNDS)
+        self._bytes = Histograms(BYTES, BYTES_BOUNDS)
+        self._descriptors = Histograms(DESCRIPTORS, COUNT_BOUNDS)
         self._read = 0
         self._impossible = 0
         self.missing: tuple[str, ...] = ()
@@ -84,11 +87,13 @@ class RecordsCollector:
         self._read += len(records)
         for record in records:
             pair = (record.prefill_node or "", record.decode_node or "", record.direction or "")
-            self._count(self._ttft, record.ttft_s, pair)
-            self._count(self._bytes, record.bytes, pair)
-            self._count(self._descriptors, record.descriptors, pair)
+            seen = _labels(record)
+            self._count(self._ttft, record.ttft_s, pair, seen, record.arrival_s)
+            self._count(self._bytes, record.bytes, pair, seen, record.arrival_s)
+            self._count(self._descriptors, record.descriptors, pair, seen, record.arrival_s)
             for stage in STAGES:
-                self._count(self._stage, record.stage(stage), (*pair, stage.removesuffix("_s")))
+                named = (*pair, stage.removesuffix("_s"))
+                self._count(self._stage, record.stage(stage), named, seen, record.arrival_s)
 
     def collect(self) -> Iterator[Sample]:
         """Read what was appended and yield the histograms."""
@@ -103,14 +108,28 @@ class RecordsCollector:
         yield IMPOSSIBLE.sample(float(self._impossible))
         yield BACKLOG.sample(float(self._stream.backlog_bytes()))
 
-    def _count(self, histograms: Histograms, value: float | None, labels: tuple[str, ...]) -> None:
+    def _count(
+        self,
+        histograms: Histograms,
+        value: float | None,
+        labels: tuple[str, ...],
+        seen: tuple[tuple[str, str], ...],
+        time_s: float,
+    ) -> None:
         if value is None:
             return
         if value < 0:
             self._impossible += 1
         else:
-            histograms.observe(value, labels)
+            histograms.observe(value, labels, Exemplar(seen, value, time_s))
+
+
+def _labels(record: TransferRecord) -> tuple[tuple[str, str], ...]:
+    """Return the labels of the record's exemplars: its trace, and its id as far as OpenMetrics has room for it."""
+    trace = (("trace_id", record.trace_id[:32]),) if record.trace_id else ()
+    return (*trace, ("request_id", record.request_id[:_ID_LENGTH]))
 
 
 def create(setup: Setup) -> RecordsCollector | None:
-    return RecordsCollector(setup) if any(one.records is not None for one in setup.engines) else None
+    followed = any(one.records is not None for one in setup.engines)
+    return RecordsCollector(setup) if followed or setup.records is not None else None

@@ -45,8 +45,9 @@ def create_all(setup: Setup) -> dict[str, Derivation]:
     for module_info in sorted(pkgutil.iter_modules(kvdiag_exporters.derived.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"kvdiag_exporters.derived.{module_info.name}")
         create = getattr(module, "create", None)
-        if create is not None:
-            found[module_info.name] = create(setup)
+        derivation = None if create is None else create(setup)
+        if derivation is not None:
+            found[module_info.name] = derivation
     return found
 
 

@@ -100,7 +100,7 @@ class Hub:
         """Stop ticking and give on everything that is still waited for, as it is."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+            self._thread.join(timeout=0.3)
         with self._lock:
             rows = self.joiner.drain()
         self._give(rows)

@@ -1,0 +1,129 @@
+"""Everything that joins and keeps records, put together from the configuration; started by the exporter only."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from kvdiag.derive.join import Joiner
+from kvdiag.model.transfer import TransferRecord
+from kvdiag.sources.base import Clock
+from kvdiag_exporters.collectors.base import Engine
+from kvdiag_exporters.recorder import roles_of
+from kvdiag_exporters.records.attribution import OnlineAttribution
+from kvdiag_exporters.records.counter_window import CounterWindow
+from kvdiag_exporters.records.followers import Followers
+from kvdiag_exporters.records.hub import Hub
+from kvdiag_exporters.records.log_reader import LogReader
+from kvdiag_exporters.records.settings import RecordsConfig, split_address
+from kvdiag_exporters.records.span import Names
+from kvdiag_exporters.records.window import RecordWindow
+from kvdiag_exporters.stream import RecordStream
+
+if TYPE_CHECKING:
+    from kvdiag_exporters.records.otlp_http import OtlpHttp
+
+POLL_S = 0.5
+
+
+class _Export(Protocol):
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def sent(self) -> int: ...
+
+    def take(self, records: Sequence[TransferRecord]) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Records:
+    """`hub` joins, `window` keeps, `followers` read files, `attribution` explains; `start` begins, `stop` ends it all.
+
+    `received` has the counts of the OTLP receivers, which know no spans: connections and requests.
+    """
+
+    def __init__(
+        self, config: RecordsConfig, engines: Sequence[Engine], node: str, stream: RecordStream, clock: Clock
+    ) -> None:
+        self.config = config
+        self.hub = Hub(Names(engines), clock, Joiner(wait_s=config.wait_s))
+        self.followers = Followers(engines, LogReader(clock.wall_s))
+        self.window = RecordWindow()
+        roles = roles_of(engines) or {node: "both"}
+        self.counters = CounterWindow({engine.name: engine.node for engine in engines}, roles)
+        self.attribution = OnlineAttribution(
+            self.window, self.counters, roles, clock, config.attribution_interval_s or 60.0, config.window_s
+        )
+        self.addresses: dict[str, str] = {}
+        self.export: _Export | None = None
+        self._http: OtlpHttp | None = None
+        self._ending = ExitStack()
+        self._stop = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
+        self.hub.on_rows(stream.give)
+        self.hub.on_pieces(self.window.add_pieces)
+        stream.add_sink(self.window.add_requests)
+
+    @property
+    def received(self) -> dict[str, int]:
+        return {} if self._http is None else self._http.counts
+
+    def start(self, stream: RecordStream) -> None:
+        """Listen, follow and attribute; UnavailableError where an address cannot be listened on."""
+        with ExitStack() as failing:
+            failing.callback(self._ending.close)
+            if self.config.otlp_http is not None:
+                from kvdiag_exporters.records.otlp_http import OtlpHttp
+
+                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self.hub.take_spans)
+                self._ending.callback(http.stop)
+                self.addresses["otlp_http"] = http.address
+                self._http = http
+                http.start()
+            if self.config.otlp_grpc is not None:
+                from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
+
+                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self.hub.take_spans)
+                self._ending.callback(grpc.stop)
+                self.addresses["otlp_grpc"] = grpc.address
+                grpc.start()
+            failing.pop_all()
+        if self.config.export is not None:
+            from kvdiag_exporters.records.otlp_export import OtlpExport
+
+            export = OtlpExport(self.config.export)
+            self.export = export
+            self._ending.callback(export.stop)
+            stream.add_sink(export.take)
+        self.hub.start()
+        if self.followers:
+            self._poll()  # at once: a log counts from its end now, not from whenever it is first looked at
+            self._thread.start()
+        if self.config.attribution_interval_s:
+            self.attribution.start()
+
+    def stop(self) -> None:
+        """Take nothing more in, read what files still hold, and give on what is still waited for."""
+        self._stop.set()
+        self.attribution.stop()
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=0.3)
+        self._poll()
+        self.hub.stop()
+        self._ending.close()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(POLL_S):
+            self._poll()
+
+    def _poll(self) -> None:
+        if self.followers:
+            pieces = self.followers.poll()
+            if pieces:
+                self.hub.take(pieces)

@@ -1,0 +1,104 @@
+"""The last while of records in bounded memory: whole ones to look at, columns of many to attribute."""
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvdiag.derive.request_row import CLOCK_SLACK_S, OVERLAP_SLACK
+from kvdiag.model.bundle import Labels, RequestColumns
+from kvdiag.model.record import HandleTransfer, Piece, WindowRecord
+from kvdiag.model.transfer import STAGES, TransferRecord
+
+MOST_SHOWN = 2000
+"""Whole records of each kind, about 1 KB each."""
+MOST_ROWS = 100_000
+"""Requests in columns, 200 bytes each."""
+_NUMBERS = (
+    "arrival_s", "ttft_s", *STAGES, "prompt_tokens", "uncached_tokens", "bytes", "descriptors", "batch_tokens",
+    "batch_requests",
+)  # fmt: skip
+_TEXTS = ("prefill_node", "decode_node", "direction")
+_NAN = float("nan")
+
+
+class RecordWindow:
+    """The newest records; `columns` gives those that can enter an attribution, by arrival."""
+
+    def __init__(self, most_rows: int = MOST_ROWS, most_shown: int = MOST_SHOWN) -> None:
+        self.requests: deque[TransferRecord] = deque(maxlen=most_shown)
+        self.transfers: deque[HandleTransfer] = deque(maxlen=most_shown)
+        self.windows: deque[WindowRecord] = deque(maxlen=most_shown)
+        self._most_rows = most_rows
+        self._numbers = {name: array("d") for name in _NUMBERS}
+        self._codes = {name: array("i") for name in _TEXTS}
+        self._names: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def add_requests(self, records: Sequence[TransferRecord]) -> None:
+        """Keep requests; those without a TTFT, or with stages that exceed it, are shown but enter no columns."""
+        with self._lock:
+            self.requests.extend(records)
+            for record in records:
+                if _additive(record):
+                    self._put(record)
+
+    def add_pieces(self, pieces: Sequence[Piece]) -> None:
+        """Keep transfers and windows, to be shown."""
+        with self._lock:
+            self.transfers.extend(one for one in pieces if isinstance(one, HandleTransfer))
+            self.windows.extend(one for one in pieces if isinstance(one, WindowRecord))
+
+    def shown(self) -> tuple[list[TransferRecord], list[HandleTransfer], list[WindowRecord]]:
+        """Return what is kept of each kind, the oldest first."""
+        with self._lock:
+            return list(self.requests), list(self.transfers), list(self.windows)
+
+    def columns(self, since_s: float) -> RequestColumns | None:
+        """Return the requests that arrived since then; None where there are none."""
+        with self._lock:
+            numbers = {name: np.array(values) for name, values in self._numbers.items()}
+            codes = {name: np.array(values, dtype=np.int32) for name, values in self._codes.items()}
+            names = {name: tuple(known) for name, known in self._names.items()}
+        arrival_s = numbers["arrival_s"]
+        order = np.argsort(arrival_s, kind="stable")
+        order = order[arrival_s[order] >= since_s]
+        if order.size == 0:
+            return None
+        return RequestColumns(
+            ids=[str(row) for row in order.tolist()],
+            numbers={name: values[order] for name, values in numbers.items() if not np.isnan(values[order]).all()},
+            labels={name: Labels(names[name], values[order]) for name, values in codes.items() if names[name]},
+        )
+
+    def _put(self, record: TransferRecord) -> None:
+        at = self._next
+        for name, column in self._numbers.items():
+            value = getattr(record, name)
+            number = _NAN if value is None else float(value)
+            if at < len(column):
+                column[at] = number
+            else:
+                column.append(number)
+        for name, codes in self._codes.items():
+            text = getattr(record, name)
+            known = self._names[name]
+            code = -1 if text is None else known.setdefault(text, len(known)) if len(known) < self._most_rows else -1
+            if at < len(codes):
+                codes[at] = code
+            else:
+                codes.append(code)
+        self._next = (at + 1) % self._most_rows
+
+
+def _additive(record: TransferRecord) -> bool:
+    """Return whether the row is one that a trace bundle may hold."""
+    if record.ttft_s is None or not 0 <= record.ttft_s < 1e6 or not 0 <= record.arrival_s < 1e11:
+        return False
+    stages = [value for stage in STAGES if (value := record.stage(stage)) is not None]
+    if any(not 0 <= value < 1e6 for value in stages):
+        return False
+    return sum(stages) <= record.ttft_s * (1 + OVERLAP_SLACK) + CLOCK_SLACK_S
