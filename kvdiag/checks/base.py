@@ -3,10 +3,12 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import kvdiag.checks
 from kvdiag.model.finding import Finding, Severity
+from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import Port, RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 
 
@@ -91,9 +93,51 @@ def run(hosts: Hosts, checks: Iterable[Check] | None = None) -> tuple[Judged, ..
     return tuple(Judged(check, _run(check, hosts)) for check in (discover() if checks is None else checks))
 
 
+def judge(check: Check, hosts: Hosts) -> Outcome:
+    """Return what a check answers whatever the state of the ports is that hide theirs; raises what the check raises.
+
+    Checks take such a port for ACTIVE. What they find on it alone, and what they would not say if it were DOWN, is no
+    finding and no pass.
+    """
+    outcome = check.run(hosts)
+    hidden = [port for snapshot in (hosts.local, *hosts.peers) for port in _hidden(snapshot)]
+    if not hidden or isinstance(outcome, (NotApplicable, NotObservable)):
+        return outcome
+    down = check.run(Hosts(local=_down(hosts.local), peers=tuple(map(_down, hosts.peers))))
+    why = next(port.state.missing for port in hidden if isinstance(port.state, Missing))
+    if isinstance(outcome, Passed):
+        return NotObservable(why) if isinstance(down, Failed) else outcome
+    names = {port.device for port in hidden}
+    sure = tuple(finding for finding in outcome.findings if not finding.devices or set(finding.devices) - names)
+    return Failed(sure) if sure and isinstance(down, Failed) else NotObservable(why)
+
+
+def _hidden(snapshot: Snapshot) -> tuple[Port, ...]:
+    devices = snapshot.part(RdmaDevices)
+    ports = () if isinstance(devices, Missing) else devices.ports
+    return tuple(port for port in ports if isinstance(port.state, Missing))
+
+
+def _down(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with the ports DOWN that hide their state."""
+    devices = snapshot.part(RdmaDevices)
+    if isinstance(devices, Missing) or not _hidden(snapshot):
+        return snapshot
+    changed = tuple(
+        replace(
+            device,
+            ports=tuple(
+                replace(port, state="DOWN") if isinstance(port.state, Missing) else port for port in device.ports
+            ),
+        )
+        for device in devices.devices
+    )
+    return replace(snapshot, parts={**snapshot.parts, RdmaDevices: replace(devices, devices=changed)})
+
+
 def _run(check: Check, hosts: Hosts) -> Outcome:
     try:
-        return check.run(hosts)
+        return judge(check, hosts)
     except Exception as error:
         finding = Finding(
             code=check.code,

@@ -83,13 +83,13 @@ def _finding(hosts: Hosts, errno: str, items: tuple[Logged, ...], vague: tuple[L
             first.evidence(f"first, by {first.field('reporter')}"),
             *(item.evidence(f"then, by {item.field('reporter')}") for item in vague[:1]),
         ),
-        action=_address_action(hosts) if errno == "14" else action,
+        action=_address_action(hosts, first) if errno == "14" else action,
         host=hosts.local.host,
         devices=devices,
     )
 
 
-def _address_action(hosts: Hosts) -> str:
+def _address_action(hosts: Hosts, first: Logged) -> str:
     """Return what this host lacks of the two established causes; both where neither can be seen."""
     found = environments(hosts.local)
     segments = [
@@ -100,6 +100,11 @@ def _address_action(hosts: Hosts) -> str:
     ]
     if segments:
         return f"unset {segments[0]} (expandable segments), then start the engine again"
+    if first.field("reporter") == "libfabric":
+        return (
+            "modprobe efa_nv_peermem, or use a libfabric that registers GPU memory through dma-buf "
+            "(FI_HMEM_CUDA_USE_DMABUF=1; kvdiag explain EFA002); then start the engine again"
+        )
     kernel = present(hosts.local.part(Kernel))
     modules = present(kernel.modules) if kernel else None
     if modules is not None and not {"nvidia_peermem", "nv_peer_mem"} & set(modules):

@@ -31,7 +31,9 @@ def run(hosts: Hosts) -> Outcome:
             findings.append(finding)
     if findings:
         return Failed(tuple(findings))
+    slots = (_slot(port, setting.index) for setting in settings for port in setting.ports(devices))
     hidden = [port.gids for port in ports if isinstance(port.gids, Missing)]
+    hidden += [slot.type for slot in slots if slot is not None and isinstance(slot.type, Missing)]
     if hidden:
         return NotObservable(hidden[0].missing)
     judged = [
@@ -83,10 +85,10 @@ def _slot(port: Port, index: int | None) -> Gid | None:
 def _fault(port: Port, index: int) -> Evidence | None:
     """Return what is wrong with a used slot of a port's table, or None where it serves or its type cannot be seen."""
     gid = _slot(port, index)
-    if gid is None or isinstance(gid.type, Missing):
+    if gid is None:
         return None
     wanted = "RoCE v2, not link-local"
-    if not is_v2(gid):
+    if isinstance(gid.type, str) and not is_v2(gid):
         return Evidence(
             name=port.name, value=gid.type, source=attribute(port, f"gid_attrs/types/{index}"), threshold=wanted
         )

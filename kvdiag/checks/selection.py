@@ -6,16 +6,18 @@ from kvdiag.checks.base import Check
 from kvdiag.errors import UsageError
 
 
-def select(checks: Sequence[Check], selected: Iterable[str], ignored: Iterable[str]) -> tuple[Check, ...]:
+def select(
+    checks: Sequence[Check], selected: Iterable[str], ignored: Iterable[str], flag: str = "--select"
+) -> tuple[Check, ...]:
     """Return the checks named by `selected` (all where it is empty) less those named by `ignored`.
 
     Each name is a code or a family in any case, or several joined by commas; UsageError where it names no check, or
-    none is left.
+    none is left. `flag` is the one that the user gave `selected` with.
     """
-    wanted, unwanted = _codes(checks, selected, "--select"), _codes(checks, ignored, "--ignore")
+    wanted, unwanted = _codes(checks, selected, flag), _codes(checks, ignored, "--ignore")
     chosen = tuple(check for check in checks if (not wanted or check.code in wanted) and check.code not in unwanted)
     if not chosen:
-        raise UsageError("--select/--ignore: no check is left to run; kvdiag explain --list lists them all")
+        raise UsageError(f"{flag}/--ignore: no check is left to run; kvdiag explain --list lists them all")
     return chosen
 
 

@@ -54,7 +54,10 @@ def preflight(
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option("--select", "--check", metavar="CODE|FAMILY", help="Run only these checks: GID001, or GID,MTU."),
+        typer.Option("--select", metavar="CODE|FAMILY", help="Run only these checks: GID001, or GID,MTU."),
+    ] = None,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="CODE|FAMILY", help="The same as --select.")
     ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="CODE|FAMILY", help="Leave these checks out; may be repeated.")
@@ -105,7 +108,8 @@ def preflight(
     from kvdiag.sources import preflight_config
 
     settings = preflight_config.PreflightConfig() if config is None else preflight_config.read(config)
-    chosen = _chosen(select or list(settings.select), ignore or list(settings.ignore))
+    selected = select or ([] if check else list(settings.select))
+    chosen = _chosen(selected, check or [], ignore or list(settings.ignore))
     local = read_host(root, snapshot, pid, tuple(log or ()))
     peers = read_peers(peer_root or [], peer_snapshot or [])
     if peer:
@@ -191,11 +195,12 @@ def _rendered(document: "PreflightDocument", output: PreflightFormat, verbose: b
             return preflight_text.render(document, verbose=verbose).plain
 
 
-def _chosen(selected: list[str], ignored: list[str]) -> "tuple[Check, ...]":
+def _chosen(selected: list[str], also: list[str], ignored: list[str]) -> "tuple[Check, ...]":
     from kvdiag.checks.base import discover
     from kvdiag.checks.selection import select
 
-    return select(discover(), selected, ignored)
+    given = [flag for flag, names in (("--select", selected), ("--check", also)) if names]
+    return select(discover(), [*selected, *also], ignored, "/".join(given) or "--select")
 
 
 def _meet(

@@ -126,6 +126,11 @@ DETECTORS: tuple[Detector, ...] = (
             reporter="UCX",
         ),
     ),
+    Detector(
+        "registration_failed",
+        b"Unable to register MR",
+        with_errno(r"Unable to register MR of \d{1,20} bytes: (?P<why>[A-Za-z/ ]+)", reporter="libfabric"),
+    ),
     Detector("registration_failed", b"registerMem: ", by(r"registerMem: registration failed", reporter="NIXL")),
     Detector(
         "memlock_hint",
@@ -224,6 +229,12 @@ DETECTORS: tuple[Detector, ...] = (
         "ucx_lanes",
         b" cfg#",
         by(r"UCX\s+INFO\s+\S+ (?P<where>self|intra-node|inter-node) cfg#\d+ +(?P<lanes>\S.{0,400})"),
+    ),
+    Detector("ucx_tcp_copy", b"tcp/", by(rf"copy-(?:in|out)[\s|]{{1,20}}tcp/(?P<device>{NIC})")),
+    Detector(
+        "ucx_pci_rate",
+        b"effective throughput",
+        by(r"PCIe gen(?P<generation>\d) (?P<lanes>\d{1,2})x, effective throughput (?P<rate>\d{1,7}(?:\.\d+)?)"),
     ),
     Detector(
         "ucx_settings",

@@ -75,7 +75,8 @@ class Bundle:
     """`origin` is the folder; `notes` say in one line each what was unknown, ignored or left out on reading.
 
     `sampling` is the share of requests recorded (0-1), `incident_start_s` the announced change point, both None
-    where meta.json does not say.
+    where meta.json does not say. `window_s` is the length of the windows of which each row is a mean, None where rows
+    are requests.
     """
 
     origin: str
@@ -87,3 +88,4 @@ class Bundle:
     sampling: float | None = None
     incident_start_s: float | None = None
     notes: tuple[str, ...] = ()
+    window_s: float | None = None

@@ -4,7 +4,7 @@ import errno
 import ipaddress
 import re
 
-from kvdiag.model.missing import Missing
+from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Gid, Port, RdmaDevice, RdmaDevices
 from kvdiag.sources.base import Context
 from kvdiag.sources.tree import Tree, reason
@@ -77,7 +77,7 @@ def _device(tree: Tree, name: str, uverbs: dict[str, str] | Missing) -> RdmaDevi
 def _driver(tree: Tree, base: str) -> str | Missing:
     # Only rdma_rxe has the attribute `parent` (drivers/infiniband/sw/rxe); a device link, where rxe has one, leads to
     # the network card's driver.
-    if tree.exists(f"{base}/parent"):
+    if "parent" in (present(tree.names(base)) or ()):
         return "rdma_rxe"
     return tree.link(f"{base}/device/driver")
 

@@ -1,5 +1,6 @@
 """Reading small files below an injected root: bounded, absence as Missing, reasons in the host's own paths."""
 
+import functools
 import os
 import stat
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ longer one nothing is used: what its end held could be what matters."""
 
 _PART_BYTES = 1 << 16
 """Read at once: /proc/sys answers 4 MiB and more with "Cannot allocate memory"."""
+_TEXT = ("/proc/", "/sys/")
+_ANY_BYTES = ("/cmdline", "/environ", "/maps")
+"""Files of the kernel in which words, values and file names of any bytes stand."""
 _OUTSIDE = "leads out of the tree"
 
 
@@ -34,10 +38,14 @@ class Tree:
 
     def local(self, path: str) -> Path:
         """Return where the host's `path` lies on this machine; FileNotFoundError where a link leads out of the tree."""
-        local = self.root / path.lstrip("/")
-        if self.root != Path("/") and not Path(os.path.realpath(local)).is_relative_to(os.path.realpath(self.root)):
+        root = str(self.root)
+        if root == "/":
+            return Path(path)
+        local = f"{root}/{path.lstrip('/')}"
+        inside = _root(root)
+        if not (real := _real(local)).startswith(f"{inside}/") and real != inside:
             raise FileNotFoundError(2, _OUTSIDE, path)
-        return local
+        return Path(local)
 
     def read_text(self, path: str) -> str:
         """Return the file's text (undecodable bytes replaced); raises OSError, also where it is too long."""
@@ -66,13 +74,13 @@ class Tree:
     def read(self, path: str) -> str | Missing:
         """Return the file's text without surrounding white space, or why it cannot be read.
 
-        An attribute of sysfs and the list of modules are text: bytes that are none are no value of them.
+        What the kernel tells is text, but for a few files: bytes that are none are no value of it.
         """
         try:
             text = self.read_text(path).strip()
         except (OSError, ValueError) as error:
             return reason(path, error)
-        if path.startswith(("/sys/", "/proc/modules")) and ("\0" in text or "\ufffd" in text):
+        if path.startswith(_TEXT) and not path.endswith(_ANY_BYTES) and ("\0" in text or "\ufffd" in text):
             return Missing(f"{path} is binary, not text")
         return text
 
@@ -114,6 +122,27 @@ class Tree:
             return "/" + str(resolved.relative_to(self.root.resolve()))
         except (OSError, RuntimeError, ValueError) as error:
             return reason(path, error)
+
+
+@functools.lru_cache(maxsize=16)
+def _root(root: str) -> str:
+    return os.path.realpath(root)
+
+
+def _real(path: str) -> str:
+    """Return the path with all links followed; where it leads nowhere, as far as that goes."""
+    try:
+        # O_PATH opens nothing: a pipe does not wait and a device does not notice. The kernel follows the links in one
+        # call, where realpath asks for each part of the path.
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  (a string is wanted, not a path)
+    except OSError:
+        return os.path.realpath(path)
+    finally:
+        os.close(descriptor)
 
 
 def reason(path: str, error: Exception) -> Missing:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kvdiag.checks.base import Failed, Hosts, Judged, NotApplicable, NotObservable, Outcome, Passed, discover, run
+from kvdiag.checks.base import (
+    Failed,
+    Hosts,
+    Judged,
+    NotApplicable,
+    NotObservable,
+    Outcome,
+    Passed,
+    discover,
+    judge,
+    run,
+)
 from kvdiag.checks.first_cause import group
 from kvdiag.model.finding import Finding, Severity
 from kvdiag.sources.base import Context, collect
@@ -51,7 +62,7 @@ def _finding(finding: Finding) -> str:
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.parent.name}-{tree.stem}")
 def test_the_tree_answers_as_its_name_says(tree: Path, tmp_path: Path) -> None:
     hosts = read_hosts(tree, tmp_path)
-    outcome = CHECKS[tree.parent.name].run(hosts)
+    outcome = judge(CHECKS[tree.parent.name], hosts)
     kind = tree.stem.partition("-")[0]
     assert isinstance(outcome, EXPECTED[kind]), outcome
     golden = tree.with_suffix(".txt")
@@ -74,4 +85,4 @@ def test_the_other_checks_of_the_tree_can_be_run(tree: Path, tmp_path: Path) -> 
     hosts = read_hosts(tree, tmp_path)
     for judged in run(hosts):
         assert isinstance(judged, Judged)
-        assert judged.outcome == judged.check.run(hosts), judged.check.code
+        assert judged.outcome == judge(judged.check, hosts), judged.check.code

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvdiag.checks.base import Failed, Hosts, Passed, discover
+from kvdiag.checks.base import Failed, Hosts, Passed, discover, judge
 from kvdiag.cli.preflight import _judge
 from kvdiag.derive.redact import redact
 from kvdiag.model.exit_code import ExitCode
@@ -179,13 +179,13 @@ def failing_checks(name: str) -> tuple[str, ...]:
     """Return the codes of all checks that find something in a tree, not only of the one it was made for."""
     root, peer, _ = failing_tree(name)
     hosts = hosts_of(root, peer)
-    return tuple(code for code, check in CHECKS.items() if isinstance(check.run(hosts), Failed))
+    return tuple(code for code, check in CHECKS.items() if isinstance(judge(check, hosts), Failed))
 
 
 def forms(hosts: Hosts) -> None:
     """Make everything of a verdict that users see, in every form."""
     for check in CHECKS.values():
-        check.run(hosts)  # here, what it raises is not caught
+        judge(check, hosts)  # here, what it raises is not caught
     document = _judge(hosts.local, list(hosts.peers), tuple(CHECKS.values()), PreflightConfig(), "warning")
     assert encode(document)
     assert preflight_text.render(document, verbose=True).plain
@@ -242,7 +242,8 @@ def test_a_finding_never_becomes_a_pass_where_a_file_cannot_be_read(data: st.Dat
     path, (kind, content) = data.draw(unreadable(files))
     with mutated({path: (kind, content)}):
         hosts = hosts_of(root, peer)
-    passed = {code: outcome for code in failing_checks(name) if isinstance(outcome := CHECKS[code].run(hosts), Passed)}
+    outcomes = {code: judge(CHECKS[code], hosts) for code in failing_checks(name)}
+    passed = {code: outcome for code, outcome in outcomes.items() if isinstance(outcome, Passed)}
     assert not passed, f"{name}: {path.relative_to(scratch())} as {kind}: {passed}"
 
 
@@ -254,7 +255,7 @@ def test_an_unreadable_file_of_a_healthy_host_raises_no_alarm(data: st.DataObjec
     with mutated({path: (kind, content)}):
         snapshot = read(root)
     for code, check in CHECKS.items():
-        outcome = check.run(Hosts(local=snapshot))
+        outcome = judge(check, Hosts(local=snapshot))
         if isinstance(outcome, Failed) and not (code in ALARMS and ALARMS[code].search(str(path))):
             alarms = [finding for finding in outcome.findings if finding.severity is not Severity.INFO]
             assert not alarms, f"{path.relative_to(scratch())} as {kind}: {alarms}"
@@ -270,7 +271,7 @@ def test_a_tree_of_malicious_files_is_read_at_once(kind: str) -> None:
     except PermissionError:
         pytest.skip("needs hardware: the right to make device nodes")
     assert time.process_time() - started_s < 20
-    outcomes = {code: check.run(Hosts(local=snapshot)) for code, check in CHECKS.items()}
+    outcomes = {code: judge(check, Hosts(local=snapshot)) for code, check in CHECKS.items()}
     assert {code for code, outcome in outcomes.items() if isinstance(outcome, Passed)} <= BY_NAMES
     document = _judge(snapshot, [], tuple(CHECKS.values()), PreflightConfig(), "warning")
     assert document.exit_code in (ExitCode.UNDETERMINED, ExitCode.WARNING)

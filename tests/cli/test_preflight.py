@@ -161,3 +161,19 @@ def test_a_pid_in_a_tree_chooses_the_process(capsys: pytest.CaptureFixture[str],
     code, document = as_json(capsys, "--root", str(tmp_path), "--pid", "77", "--check", "LIM001")
     assert code == 2
     assert document["findings"][0]["subject"] == "unknown process 77"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (("--check", "FOO"), "--check"),
+        (("--select", "FOO"), "--select"),
+        (("--select", "GID", "--check", "FOO"), "--select/--check"),
+    ],
+)
+def test_an_unknown_check_names_the_flag_that_it_was_given_with(
+    arguments: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preflight", *arguments]) == 64
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and f"error: {flag} FOO: no check and no family is called so" in err
