@@ -57,7 +57,17 @@ def test_promtool_finds_nothing_to_complain_about(collection: Collection) -> Non
 
 
 def test_every_collector_worked_and_every_metric_of_the_catalogue_has_its_kind(collection: Collection) -> None:
-    names = ("engine_process", "exporter_self", "netdev", "nic", "nic_ethtool", "nixl", "rdma_resources", "records")
+    names = (
+        "engine_process",
+        "exporter_self",
+        "netdev",
+        "nic",
+        "nic_ethtool",
+        "nixl",
+        "rdma_limits",
+        "rdma_resources",
+        "records",
+    )
     assert {name: outcome.error for name, outcome in collection.outcomes.items()} == dict.fromkeys(names, "")
     kinds = {metric.name.removesuffix("_total"): metric.kind for metric in metrics()}
     for family in text_string_to_metric_families(text_of(collection)):

@@ -31,11 +31,16 @@ RESIDENT = _gauge("kvdiag_engine_resident_memory_bytes", "Resident memory, child
 PINNED = _gauge("kvdiag_engine_pinned_memory_bytes", "Memory pinned by registrations (VmPin), children too.", "bytes")
 LOCKED = _gauge("kvdiag_engine_locked_memory_bytes", "Memory locked by mlock (VmLck), children included.", "bytes")
 LIMIT = _gauge("kvdiag_engine_memlock_limit_bytes", "Soft limit on locked memory of the engine's process.", "bytes")
+PINNED_SHARE = _gauge(
+    "kvdiag_engine_pinned_memory_ratio",
+    "Share of its limit that the process nearest to it has pinned; at 1 registration fails. Absent without limit.",
+    "ratio",
+)
 FDS = _gauge("kvdiag_engine_open_fds", "Open file descriptors, children included.")
 THREADS = _gauge("kvdiag_engine_threads", "Threads, children included.")
 PROCESSES = _gauge("kvdiag_engine_processes", "The engine's process and its children.")
 
-METRICS = (UP, START, CPU, RESIDENT, PINNED, LOCKED, LIMIT, FDS, THREADS, PROCESSES)
+METRICS = (UP, START, CPU, RESIDENT, PINNED, LOCKED, LIMIT, PINNED_SHARE, FDS, THREADS, PROCESSES)
 
 
 class EngineProcessCollector:
@@ -74,6 +79,9 @@ class EngineProcessCollector:
         limit = main.memlock_limit_bytes
         if not isinstance(limit, Missing):
             yield LIMIT.sample(math.inf if limit == "unlimited" else limit, *engine.labels)
+        shares = [share for one in processes if (share := _pinned_share(one)) is not None]
+        if shares:
+            yield PINNED_SHARE.sample(max(shares), *engine.labels)
         for metric, name in (
             (RESIDENT, "rss_bytes"),
             (PINNED, "pinned_bytes"),
@@ -91,6 +99,17 @@ class EngineProcessCollector:
             found = descendants(self._setup.tree, pid)
             self._children[engine.name] = (now_s, found)
         return found
+
+
+def _pinned_share(one: Process) -> float | None:
+    """Return what of its limit a process has pinned; None where it has no limit or hides one of the two.
+
+    The kernel holds each process's pinned pages against its own RLIMIT_MEMLOCK (ib_umem_get).
+    """
+    limit = one.memlock_limit_bytes
+    if isinstance(limit, Missing) or limit == "unlimited" or limit == 0 or isinstance(one.pinned_bytes, Missing):
+        return None
+    return min(1.0, one.pinned_bytes / limit)
 
 
 def _sum(processes: Sequence[Process], name: str) -> float | None:

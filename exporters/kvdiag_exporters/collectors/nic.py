@@ -55,6 +55,12 @@ DEVICE_RAW = Metric(
     labels=("node", "device", "counter"),
     help="Counters of a device that belong to none of its ports, by the driver's own names.",
 )
+REGISTRATION_ERRORS = Metric(
+    name="kvdiag_rdma_registration_errors_total",
+    kind="counter",
+    labels=("node", "device"),
+    help="Registrations that the device refused, where its driver counts them (EFA).",
+)
 UNREADABLE = Metric(
     name="kvdiag_rdma_port_unreadable",
     kind="gauge",
@@ -76,6 +82,7 @@ METRICS = (
     RAW,
     LEVEL,
     DEVICE_RAW,
+    REGISTRATION_ERRORS,
     UNREADABLE,
     SATURATED,
     OPERATION_BYTES,
@@ -116,6 +123,8 @@ class NicCollector:
             for name, value in device.counters.items():
                 if kind_of(name) == "counter":
                     yield DEVICE_RAW.sample(float(value), self._setup.node, device.device, name)
+                if name == "reg_mr_err":
+                    yield REGISTRATION_ERRORS.sample(float(value), self._setup.node, device.device)
         self.missing = tuple(
             f"{port.device}/{port.port}: {why}" for port in ports for why in list(port.unreadable.values())[:2]
         )

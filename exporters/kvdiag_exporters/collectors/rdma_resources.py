@@ -62,7 +62,21 @@ REGIONS_SEEN = Metric(
     recorded=(Recorded(name="reg.mr_registered", unit="count"),),
 )
 
-METRICS = (OBJECTS, ENGINE_OBJECTS, QUEUE_PAIRS, REGION_BYTES, QUEUE_PAIRS_SEEN, REGIONS_SEEN)
+QUEUE_PAIRS_GONE = Metric(
+    name="kvdiag_rdma_queue_pairs_gone_total",
+    kind="counter",
+    labels=_OWNED,
+    help="Queue pairs that were seen and are gone since the exporter started.",
+)
+REGIONS_GONE = Metric(
+    name="kvdiag_rdma_memory_regions_gone_total",
+    kind="counter",
+    labels=_OWNED,
+    help="Memory regions that were seen and are gone since the exporter started: deregistered.",
+)
+_GONE = {QUEUE_PAIRS_SEEN.name: QUEUE_PAIRS_GONE, REGIONS_SEEN.name: REGIONS_GONE}
+
+METRICS = (OBJECTS, ENGINE_OBJECTS, QUEUE_PAIRS, REGION_BYTES, QUEUE_PAIRS_SEEN, REGIONS_SEEN, *_GONE.values())
 
 
 class RdmaResourcesCollector:
@@ -72,8 +86,9 @@ class RdmaResourcesCollector:
         self._summaries: tuple[ResourceSummary, ...] = ()
         self._details: RdmaResources | None = None
         self._read_s = float("-inf")
-        self._known: dict[Metric, set[tuple[object, ...]]] = {}
-        self._seen: dict[Metric, Counter[tuple[str, str]]] = {QUEUE_PAIRS_SEEN: Counter(), REGIONS_SEEN: Counter()}
+        self._known: dict[Metric, dict[tuple[object, ...], str]] = {}
+        counted = (QUEUE_PAIRS_SEEN, REGIONS_SEEN, *_GONE.values())
+        self._seen: dict[Metric, Counter[tuple[str, str]]] = {metric: Counter() for metric in counted}
 
     def collect(self) -> Iterator[Sample]:
         """Yield the summary of now and the details, read again when a count changed or they are DETAILS_EVERY_S old."""
@@ -126,12 +141,16 @@ class RdmaResourcesCollector:
         )
 
     def _appeared(self, metric: Metric, live: dict[tuple[object, ...], str]) -> Iterator[Sample]:
-        seen = self._seen[metric]
-        known = self._known.get(metric, live.keys())
+        seen, gone = self._seen[metric], self._seen[_GONE[metric.name]]
+        known = self._known.get(metric, live)
         for key, engine in live.items():
             seen[str(key[0]), engine] += key not in known
-        self._known[metric] = set(live)
-        yield from (metric.sample(float(count), self._setup.node, *labels) for labels, count in seen.items())
+            gone[str(key[0]), engine] += 0
+        for key, engine in known.items():
+            gone[str(key[0]), engine] += key not in live
+        self._known[metric] = live
+        for one, counts in ((metric, seen), (_GONE[metric.name], gone)):
+            yield from (one.sample(float(count), self._setup.node, *labels) for labels, count in counts.items())
 
 
 class _Owners:

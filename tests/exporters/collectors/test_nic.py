@@ -190,9 +190,7 @@ def test_efas_passive_side_and_its_devices_own_counters(tmp_path: Path) -> None:
     assert found["rdma_device_raw_total", "rdmap156s0", "reg_mr_err"] == 2
 
 
-@pytest.mark.parametrize(
-    "host", ["dgx-8x-infiniband", "mi300x-bnxt", "mi300x-ionic", "irdma", "efa-p5en", "roce-bond"]
-)
+@pytest.mark.parametrize("host", ["dgx-8x-infiniband", "mi300x-bnxt", "mi300x-ionic", "irdma", "efa-p5en", "roce-bond"])
 def test_every_counter_of_a_recorded_host_is_served(tmp_path: Path, host: str) -> None:
     root = write_tree(f"base {host}", tmp_path / "root")
     found = read(NicCollector(setup(root)))
