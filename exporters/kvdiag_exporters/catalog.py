@@ -25,8 +25,7 @@ class Recorded:
     only_with: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Exemplar:
+class Exemplar(NamedTuple):
     """One value of a bucket, when it was seen (seconds of the epoch), and what it was; OpenMetrics allows the names
     and values of its labels 128 characters together.
     """

@@ -14,6 +14,7 @@ CLOCK_SLACK_S = 0.005
 _FILLED = tuple(
     name for name in RequestPiece.__dataclass_fields__ if name not in ("keys", "source", "side", "error", "evidence")
 )
+_STAGES = frozenset(STAGES)
 _WORST: tuple[Grade, ...] = ("measured", "derived", "estimated", "absent")
 
 
@@ -245,7 +246,7 @@ def _keep_additive(row: _Row) -> None:
         return
     limit_s = ttft_s * (1 + OVERLAP_SLACK) + CLOCK_SLACK_S
     for all_of_them in (False, True):
-        total_s = sum(row.values.get(stage, 0.0) for stage in STAGES)
+        total_s = sum(value for stage, value in row.values.items() if stage in _STAGES)
         if total_s <= limit_s:
             return
         dropped = [stage for stage in STAGES if stage in row.values and (all_of_them or stage in row.evidence)]

@@ -1,6 +1,7 @@
 """Per-request records: time to first token, every stage of it, bytes and descriptors, as histograms per node pair."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from kvdiag.model.transfer import STAGES, TransferRecord
 from kvdiag_exporters.catalog import Exemplar, Metric, Sample
@@ -15,6 +16,8 @@ SECONDS_BOUNDS = (
 BYTES_BOUNDS = tuple(float(4**power) for power in range(7, 19))  # 16 KiB to 64 GiB
 COUNT_BOUNDS = tuple(float(4**power) for power in range(11))  # 1 to about a million
 
+_STAGES = tuple(stage.removesuffix("_s") for stage in STAGES)
+_stages = attrgetter(*STAGES)
 _ID_LENGTH = 64
 """Of a request id in an exemplar: with its name, and a trace id and that name, 114 of the 128 characters there are."""
 
@@ -91,9 +94,9 @@ class RecordsCollector:
             self._count(self._ttft, record.ttft_s, pair, seen, record.arrival_s)
             self._count(self._bytes, record.bytes, pair, seen, record.arrival_s)
             self._count(self._descriptors, record.descriptors, pair, seen, record.arrival_s)
-            for stage in STAGES:
-                named = (*pair, stage.removesuffix("_s"))
-                self._count(self._stage, record.stage(stage), named, seen, record.arrival_s)
+            for stage, value in zip(_STAGES, _stages(record), strict=True):
+                if value is not None:
+                    self._count(self._stage, value, (*pair, stage), seen, record.arrival_s)
 
     def collect(self) -> Iterator[Sample]:
         """Read what was appended and yield the histograms."""

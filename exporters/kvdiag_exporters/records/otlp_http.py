@@ -95,18 +95,20 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        self.overdue += self.cut(time.monotonic())
+        self.cut(time.monotonic())
 
-    def cut(self, now_s: float) -> int:
-        """Cut the connections whose time is over, so that their threads end; return how many."""
+    def cut(self, now_s: float) -> None:
+        """Cut the connections whose time is over, so that their threads end."""
         with self._lock:
             late = [one for one, deadline_s in self._deadlines.items() if deadline_s < now_s]
+            for one in late:
+                self._deadlines[one] = float("inf")  # counted once; its thread takes it off
+            self.overdue += len(late)
         for one in late:
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:
                 _log.debug("a slow connection was gone already")
-        return len(late)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
         _log.debug("request from %s failed", client_address, exc_info=True)

@@ -1,9 +1,11 @@
 """The last while of records in bounded memory: whole ones to look at, columns of many to attribute."""
 
+import math
 import threading
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,6 +24,7 @@ _NUMBERS = (
 )  # fmt: skip
 _TEXTS = ("prefill_node", "decode_node", "direction")
 _NAN = float("nan")
+_numbers, _texts, _stages = attrgetter(*_NUMBERS), attrgetter(*_TEXTS), attrgetter(*STAGES)
 
 
 class RecordWindow:
@@ -76,15 +79,14 @@ class RecordWindow:
 
     def _put(self, record: TransferRecord) -> None:
         at = self._next
-        for name, column in self._numbers.items():
-            value = getattr(record, name)
-            number = _NAN if value is None else float(value)
-            if at < len(column):
+        grown = at < len(self._numbers["arrival_s"])
+        for column, value in zip(self._numbers.values(), _numbers(record), strict=True):
+            number = _NAN if value is None else value
+            if grown:
                 column[at] = number
             else:
                 column.append(number)
-        for name, codes in self._codes.items():
-            text = getattr(record, name)
+        for (name, codes), text in zip(self._codes.items(), _texts(record), strict=True):
             known = self._names[name]
             code = -1 if text is None else known.setdefault(text, len(known)) if len(known) < self._most_rows else -1
             if at < len(codes):
@@ -98,7 +100,7 @@ def _additive(record: TransferRecord) -> bool:
     """Return whether the row is one that a trace bundle may hold."""
     if record.ttft_s is None or not 0 <= record.ttft_s < 1e6 or not 0 <= record.arrival_s < 1e11:
         return False
-    stages = [value for stage in STAGES if (value := record.stage(stage)) is not None]
-    if any(not 0 <= value < 1e6 for value in stages):
+    stages = [value for value in _stages(record) if value is not None]
+    if stages and not 0 <= min(stages) <= max(stages) < 1e6:
         return False
-    return sum(stages) <= record.ttft_s * (1 + OVERLAP_SLACK) + CLOCK_SLACK_S
+    return math.fsum(stages) <= record.ttft_s * (1 + OVERLAP_SLACK) + CLOCK_SLACK_S
