@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, attribute, card, device_of, joined, model
+from kvdiag.derive.rdma import active_ports, attribute, device_of, joined, model, one_card
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -23,9 +23,9 @@ def run(hosts: Hosts) -> Outcome:
     if len(unread) == len(ports):
         return NotObservable(unread[0].missing)
     active = active_ports(devices)
-    in_use = {card(device_of(devices, port)) for port in active}
+    in_use = [device_of(devices, port) for port in active]
     down = [port for port in ports if isinstance(port.state, str) and port not in active]
-    unused = [port for port in down if card(device_of(devices, port)) in in_use]
+    unused = [port for port in down if any(one_card(device_of(devices, port), device) for device in in_use)]
     alike: dict[tuple[Severity, str, str], list[Port]] = defaultdict(list)
     for port in down:
         if port not in unused:

@@ -58,6 +58,14 @@ def card(device: RdmaDevice) -> str:
     return device.name if isinstance(address, Missing) else address.rpartition(".")[0]
 
 
+def one_card(one: RdmaDevice, other: RdmaDevice) -> bool:
+    """Return whether two devices are of one card: where a GUID is hidden, functions of one PCI slot are."""
+    if card(one) == card(other):
+        return True
+    first, second = one.pci_address, other.pci_address
+    return isinstance(first, str) and isinstance(second, str) and first.rpartition(".")[0] == second.rpartition(".")[0]
+
+
 def model(device: RdmaDevice) -> tuple[str, ...]:
     """Return what cards of one make share: the board id with the card type, else the driver."""
     known = tuple(value for value in (device.hca_type, device.board_id) if isinstance(value, str))

@@ -96,11 +96,13 @@ class Source(Protocol):
 def discover() -> tuple[Source, ...]:
     """Return the SOURCE object of every module in this folder that has one, in the order of the module names.
 
-    A module whose name starts with an underscore is part of another one and is not imported here.
+    A module whose name starts with an underscore is part of another one and is not imported here, nor is one without
+    a SOURCE: some read what only other commands need, with packages that need not be installed.
     """
     found = []
     for module_info in sorted(pkgutil.iter_modules(kvdiag.sources.__path__), key=lambda info: info.name):
-        if module_info.name.startswith("_"):
+        file = Path(kvdiag.sources.__path__[0], f"{module_info.name}.py")
+        if module_info.name.startswith("_") or b"\nSOURCE = " not in file.read_bytes():
             continue
         module = importlib.import_module(f"kvdiag.sources.{module_info.name}")
         source = getattr(module, "SOURCE", None)
