@@ -16,7 +16,7 @@ import msgspec
 
 from kvdiag.derive.request_ids import external_key
 from kvdiag.model.piece_line import PieceLine
-from kvdiag.model.record import HandleTransfer, RequestPiece, Side, WindowRecord
+from kvdiag.model.record import HandleTransfer, Key, RequestPiece, Side, WindowRecord
 from kvdiag_exporters.plugins.line_writer import LineWriter
 
 try:
@@ -28,11 +28,58 @@ _log = logging.getLogger(__name__)
 VARIABLE = "KVDIAG_VLLM_RECORDS"
 NODE_VARIABLE = "KVDIAG_NODE"
 ENGINE_VARIABLE = "KVDIAG_ENGINE"
+LINK_VARIABLE = "KVDIAG_VLLM_LINK"
+"""1: the worker tells the transfers, each with its request where that can be known (plugins/vllm_link.py)."""
 _LISTS = ("transfer_duration", "post_duration", "bytes_transferred", "num_descriptors")
 _SIDES: Mapping[str, Side] = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _PUSHING = ("Push", "Mooncake")
 
 _writers: dict[Path, LineWriter] = {}
+
+
+class TransferReader:
+    """Makes handles of a connector's lists; `direction` is push, pull, or None where the connector does not tell."""
+
+    def __init__(self, transfer_config: Any) -> None:
+        self.connector = str(getattr(transfer_config, "kv_connector", None) or "")
+        extra = getattr(transfer_config, "kv_connector_extra_config", None) or {}
+        self.direction = _direction(self.connector, extra)
+        self.node = os.environ.get(NODE_VARIABLE) or None  # else the exporter knows whose file it follows
+
+    def children(self, stats: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """Yield each connector's own statistics with its name: MultiConnector nests those of its children."""
+        nested: list[tuple[str, Mapping[str, Any]]] = [
+            (str(key), value) for key, value in stats.items() if isinstance(value, dict)
+        ]
+        yield from nested or [(self.connector or "connector", stats)]
+
+    def transfers(
+        self, stats: Mapping[str, Any], keys: tuple[Key, ...] = (), end_s: float | None = None
+    ) -> Iterable[HandleTransfer]:
+        """Yield one per handle; lists that an older version lacks leave their fields absent.
+
+        With `end_s`, when the step saw them complete, each start is that less its duration.
+        """
+        for _, child in self.children(stats):
+            columns = [child.get(name) or () for name in _LISTS]
+            for index in range(max(len(one) for one in columns)):
+                duration_s, post_s, moved, descriptors = (
+                    float(one[index]) if index < len(one) else None for one in columns
+                )
+                start_s = None if end_s is None or duration_s is None else end_s - duration_s
+                yield HandleTransfer(
+                    source="vllm plugin",
+                    keys=keys,
+                    node=self.node,
+                    direction=self.direction,
+                    backend=self.connector or None,
+                    start_s=start_s,
+                    duration_s=duration_s,
+                    post_s=post_s,
+                    bytes=moved,
+                    descriptors=descriptors,
+                    evidence={} if start_s is None else {"start_s": "derived"},
+                )
 
 
 class KvdiagStatLogger(_Base):  # type: ignore[misc]
@@ -41,11 +88,9 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:  # noqa: ARG002  (vLLM gives it)
         path = os.environ.get(VARIABLE, "")
         transfer = getattr(vllm_config, "kv_transfer_config", None)
-        connector = str(getattr(transfer, "kv_connector", None) or "")
+        self._reader = TransferReader(transfer)
         self._side = _SIDES.get(str(getattr(transfer, "kv_role", "")))
-        self._direction = _direction(connector, getattr(transfer, "kv_connector_extra_config", None) or {})
-        self._connector = connector
-        self._node = os.environ.get(NODE_VARIABLE) or None  # else the exporter knows whose file it follows
+        self._linked = os.environ.get(LINK_VARIABLE) == "1"
         self._engine = os.environ.get(ENGINE_VARIABLE) or None
         self._writer = _writer(Path(path)) if path else None
         self._told = 0
@@ -66,7 +111,7 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
         if not stats and not finished:
             return
         try:
-            self._writer.put((self, time.time(), engine_idx, _copy(stats), list(finished or ())))
+            self._writer.put((self, time.time(), engine_idx, copy_stats(stats), list(finished or ())))
         except Exception:  # whatever a later version gives, the engine goes on
             self._writer.lost += 1
 
@@ -83,10 +128,9 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
 
     def line(self, time_s: float, engine: int, stats: Mapping[str, Any], finished: Sequence[Any]) -> PieceLine:
         """Return one step as pieces; called by the writer's thread."""
-        transfers: list[HandleTransfer] = []
+        transfers = () if self._linked else tuple(self._reader.transfers(stats))
         counts: dict[str, float] = {}
-        for name, child in _children(self._connector, stats):
-            transfers += self._transfers(child)
+        for name, child in self._reader.children(stats):
             for key, value in child.items():
                 if isinstance(value, int | float) and value and key not in _LISTS:
                     counts[f"{name}.{key}"] = float(value)
@@ -97,7 +141,7 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
             self._told = unwritten
         window = WindowRecord(
             source="vllm plugin",
-            node=self._node,
+            node=self._reader.node,
             engine=self._engine,
             rank=str(engine),
             start_s=time_s,
@@ -106,27 +150,9 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
         )
         return PieceLine(
             requests=tuple(self._request(one, time_s) for one in finished if getattr(one, "request_id", None)),
-            transfers=tuple(transfers),
+            transfers=transfers,
             windows=(window,) if counts else (),
         )
-
-    def _transfers(self, stats: Mapping[str, Any]) -> Iterable[HandleTransfer]:
-        """Yield one per handle; lists that an older version lacks leave their fields absent."""
-        columns = [stats.get(name) or () for name in _LISTS]
-        for index in range(max(len(one) for one in columns)):
-            duration_s, post_s, moved, descriptors = (
-                float(one[index]) if index < len(one) else None for one in columns
-            )
-            yield HandleTransfer(
-                source="vllm plugin",
-                node=self._node,
-                direction=self._direction,
-                backend=self._connector or None,
-                duration_s=duration_s,
-                post_s=post_s,
-                bytes=moved,
-                descriptors=descriptors,
-            )
 
     def _request(self, one: Any, time_s: float) -> RequestPiece:
         """Return a finished request (FinishedRequestStats); its start is the step's end less its whole time."""
@@ -138,7 +164,7 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
             keys=(external_key(one.request_id),),
             source="vllm plugin",
             side=self._side,
-            node=self._node,
+            node=self._reader.node,
             start_s=start_s,
             queue_s=None if decode else one.queued_time,
             prefill_s=None if decode else one.prefill_time,
@@ -164,27 +190,19 @@ def _writer(path: Path) -> LineWriter:
     return _writers.setdefault(path, LineWriter(path, _encode))
 
 
-def _copy(stats: Any) -> dict[str, Any]:
+def copy_stats(stats: Any) -> dict[str, Any]:
     """Return a copy that later changes do not reach; of MultiConnector's statistics, one per child connector."""
     if not stats:
         return {}
     data = stats if isinstance(stats, dict) else getattr(stats, "data", {})
     return {
-        key: list(value) if isinstance(value, list) else _copy(value) if _nested(value) else value
+        key: list(value) if isinstance(value, list) else copy_stats(value) if _nested(value) else value
         for key, value in data.items()
     }
 
 
 def _nested(value: Any) -> bool:
     return isinstance(value, dict) or hasattr(value, "data")
-
-
-def _children(connector: str, stats: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Yield each connector's own statistics with its name."""
-    nested: list[tuple[str, Mapping[str, Any]]] = [
-        (str(key), value) for key, value in stats.items() if isinstance(value, dict)
-    ]
-    yield from nested or [(connector or "connector", stats)]
 
 
 def _direction(connector: str, extra: Mapping[str, Any]) -> str | None:
