@@ -108,7 +108,7 @@ def _judge(outcome: "Outcome") -> "DemoDocument":
         fault_description=DESCRIPTIONS[plan.fault],
         fault_offset_s=outcome.fault_offset_s,
         expected_cause=expected,
-        matched=verdict.cause == expected and (expected is not None or verdict.status == "no_change"),
+        matched=verdict.cause == expected,
         transport=plan.transport,
         isolated=plan.isolated,
         seed=plan.seed,

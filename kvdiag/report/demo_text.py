@@ -53,9 +53,10 @@ def _verdict(demo: DemoDocument) -> Table:
     table.add_column(overflow="fold")
     before, after, verdict = demo.diagnosis.baseline, demo.diagnosis.incident, demo.verdict
     table.add_row("injected", f"{demo.fault_injected}: {demo.fault_description}")
-    found = {"cause": verdict.cause or "", "no_change": "no change", "abstain": "not enough evidence"}[verdict.status]
+    found = {"cause": verdict.cause or "", "no_change": "no change", "abstain": "no cause can be named"}[verdict.status]
     table.add_row("found", f"{found} (confidence {verdict.confidence:.2f})")
-    outcome = ("as injected", "bold green") if demo.matched else ("not what was injected", "bold red")
+    right = "nothing injected, nothing named" if demo.expected_cause is None else "as injected"
+    outcome = (right, "bold green") if demo.matched else ("not what was injected", "bold red")
     table.add_row("verdict", Text(*outcome))
     if before is not None and after is not None:
         change = f" ({after.mean_s / before.mean_s - 1:+.0%})" if before.mean_s > 0 else ""
