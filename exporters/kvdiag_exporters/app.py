@@ -19,6 +19,7 @@ from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.derived.base import create_all as derive_all
 from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
 
@@ -66,7 +67,7 @@ def run(
     """
     setup, scraper = build(config)
     host, port = split_listen(config.listen)
-    recorder: Recorder | None = None
+    recorder: Recorder | RotatingRecorder | None = None
     with ExitStack() as ending, _stop_on_signals() as stop:
         with _naming(listen_from or ("listen" if file is None else f"{file}: listen")):
             server = HttpServer(
@@ -111,11 +112,29 @@ def run(
         )
 
 
-def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Recorder:
-    return Recorder(Path(config.path), setup.node, setup.engines, setup.stream, interval_s, config.incident_start_s)
+def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Recorder | RotatingRecorder:
+    path, rotates = Path(config.path), config.rotate_s is not None
+
+    def make(folder: Path, after: Recorder | None) -> Recorder:
+        return Recorder(
+            folder,
+            setup.node,
+            setup.engines,
+            setup.stream,
+            interval_s,
+            config.incident_start_s,
+            attach=not rotates,
+            after=after,
+        )
+
+    if config.rotate_s is None:
+        return make(path, None)
+    rotating = RotatingRecorder(path, make, config.rotate_s, config.keep, setup.clock.wall_s())
+    setup.stream.add_sink(rotating.write_records)
+    return rotating
 
 
-def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | None) -> None:
+def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | RotatingRecorder | None) -> None:
     """Stop serving, then read and write what is left, in END_WITHIN_S at most."""
     deadline_s = time.monotonic() + END_WITHIN_S
     server.stop()
@@ -128,7 +147,9 @@ def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Record
         recorder.close()
 
 
-def _record_until(stop: threading.Event, scraper: Scraper, recorder: Recorder | None, interval_s: float) -> None:
+def _record_until(
+    stop: threading.Event, scraper: Scraper, recorder: Recorder | RotatingRecorder | None, interval_s: float
+) -> None:
     """Collect at every full interval; one that took longer than the interval is not made up for."""
     next_s = time.monotonic() + interval_s
     while not stop.wait(max(0.0, next_s - time.monotonic())):

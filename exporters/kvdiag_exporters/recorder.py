@@ -29,6 +29,9 @@ class Recorder:
 
     A disk that is full or gone never stops the exporter: what could not be written, or was written and then removed,
     is counted in `stream.lost_lines`; it is logged when that begins and when it ends.
+
+    `attach` False: whoever makes it gives it the records. `after` is the recorder of the bundle before this one, whose
+    last collection the first events are told from.
     """
 
     def __init__(
@@ -39,11 +42,14 @@ class Recorder:
         stream: RecordStream,
         interval_s: float,
         incident_start_s: float | None = None,
+        *,
+        attach: bool = True,
+        after: "Recorder | None" = None,
     ) -> None:
         self._stream = stream
         self._engines = {engine.name: engine.node for engine in engines}
         self._roles = roles_of(engines) or {node: "both"}
-        self._before: events.Values = {}
+        self._before: events.Values = {} if after is None else after._before
         self._interval_s = interval_s
         self._writing = threading.RLock()
         self._problems: dict[str, str] = {}
@@ -62,7 +68,8 @@ class Recorder:
             raise InputError(f"recorder.path: {error.filename or folder}: {error.strerror}") from None
         except InputError as error:
             raise InputError(f"recorder.path: {error}") from None
-        stream.add_sink(self.write_records)
+        if attach:
+            stream.add_sink(self.write_records)
 
     @property
     def problem(self) -> str:

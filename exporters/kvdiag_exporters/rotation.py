@@ -1,0 +1,110 @@
+"""A folder of trace bundles, one for each period; the oldest are removed when there are more than are kept."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kvdiag.errors import InputError
+from kvdiag.model.transfer import TransferRecord
+from kvdiag_exporters import lock
+from kvdiag_exporters.bundle_folder import NAMES
+from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.scraper import Collection
+
+_log = logging.getLogger(__name__)
+RETRY_S = 60.0
+_FORM = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"\d{8}T\d{6}Z")
+_OURS = {*NAMES, "meta.json", "meta.json.new", lock.NAME}
+"""What a bundle holds; a folder that holds anything else is somebody's, and is left."""
+
+Make = Callable[[Path, Recorder | None], Recorder]
+
+
+class RotatingRecorder:
+    """Records into FOLDER/<UTC time of its begin>, into a new one every `every_s`; `keep` of them stay.
+
+    The newest bundle is continued where its period is not over. Where a new one cannot be begun the old one goes on,
+    and it is tried again a minute later. `make` opens a recorder, that of the period before given.
+    """
+
+    def __init__(self, folder: Path, make: Make, every_s: float, keep: int, now_s: float) -> None:
+        self._folder, self._make, self._every_s, self._keep = folder, make, every_s, keep
+        self._lock = threading.Lock()
+        self._failed = ""
+        bundles = self._bundles()
+        begun_s = max((one for one, _ in bundles if one <= now_s < one + every_s), default=now_s)
+        self._current = make(folder / _name(begun_s), None)
+        self._ends_s = begun_s + every_s
+        self._remove_old()
+
+    def status(self) -> dict[str, Any]:
+        """Return that of the bundle being written, and how many there are."""
+        return {**self._current.status(), "bundles": len(self._bundles()), "rotation_problem": self._failed}
+
+    def describe(self) -> str:
+        return f"{self._current.describe()}; a new one every {self._every_s:g} s, {self._keep} kept"
+
+    def write_records(self, records: Sequence[TransferRecord]) -> None:
+        with self._lock:
+            self._current.write_records(records)
+
+    def write(self, collection: Collection) -> None:
+        """Append a collection, to a new bundle where the period of the old one is over."""
+        if collection.time_s >= self._ends_s:
+            self._rotate(collection.time_s)
+        self._current.write(collection)
+
+    def close(self) -> None:
+        self._current.close()
+
+    def _rotate(self, now_s: float) -> None:
+        try:
+            following = self._make(self._folder / _name(now_s), self._current)
+        except InputError as error:
+            if not self._failed:
+                _log.error("%s; going on in the old bundle, trying again every %g s", error, RETRY_S)
+            self._failed = str(error)
+            self._ends_s = now_s + RETRY_S
+            return
+        with self._lock:
+            before, self._current = self._current, following
+        before.close()
+        self._failed = ""
+        self._ends_s = now_s + self._every_s
+        self._remove_old()
+
+    def _bundles(self) -> list[tuple[float, Path]]:
+        """Return the bundles by their begin, the oldest first."""
+
+        def found() -> Iterator[tuple[float, Path]]:
+            for path in self._folder.iterdir() if self._folder.is_dir() else ():
+                if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                    try:
+                        begun = datetime.strptime(path.name, _FORM).replace(tzinfo=UTC)
+                    except ValueError:
+                        continue
+                    yield begun.timestamp(), path
+
+        return sorted(found())
+
+    def _remove_old(self) -> None:
+        for _, path in self._bundles()[: -self._keep]:
+            try:
+                foreign = sorted({one.name for one in path.iterdir()} - _OURS)
+                if foreign or not (path / "meta.json").is_file():
+                    _log.warning("%s is not removed: %s", path, ", ".join(foreign) or "no meta.json in it")
+                    continue
+                for one in path.iterdir():
+                    one.unlink()
+                path.rmdir()
+            except OSError as error:
+                _log.warning("%s is not removed: %s", path, error.strerror)
+
+
+def _name(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime(_FORM)

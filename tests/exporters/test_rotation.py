@@ -1,0 +1,116 @@
+"""Bundles that follow one another: what goes where, what is kept, and what is never removed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvdiag.errors import InputError
+from kvdiag.model.transfer import TransferRecord
+from kvdiag.sources.bundle import read_bundle
+from kvdiag_exporters.collectors import netdev
+from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.rotation import RotatingRecorder
+from kvdiag_exporters.scraper import Collection
+from kvdiag_exporters.stream import RecordStream
+
+T0 = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+
+
+def recorder(folder: Path, stream: RecordStream, now_s: float = T0, keep: int = 3) -> RotatingRecorder:
+    def make(path: Path, after: Recorder | None) -> Recorder:
+        return Recorder(path, "host-a", (), stream, 1.0, attach=False, after=after)
+
+    found = RotatingRecorder(folder, make, 3600.0, keep, now_s)
+    stream.add_sink(found.write_records)
+    return found
+
+
+def collection(time_s: float, up: float = 1.0) -> Collection:
+    sample = netdev.UP.sample(up, *["host-a", "", "eth0"][: len(netdev.UP.labels)])
+    return Collection(time_s=time_s, monotonic_s=time_s, samples=(sample,), outcomes={})
+
+
+def record(number: int, **more: object) -> TransferRecord:
+    return TransferRecord(request_id=f"r{number}", arrival_s=T0 + number, ttft_s=0.5, queue_s=0.2, **more)  # type: ignore[arg-type]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def ids(bundle: Path) -> list[str]:
+    return [json.loads(line)["request_id"] for line in (bundle / "requests.jsonl").read_text().splitlines()]
+
+
+def test_each_period_has_its_own_bundle_and_the_newest_are_kept(tmp_path: Path) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path, stream)
+    for hour in range(5):
+        rotating.write(collection(T0 + 3600 * hour))
+        stream.give([record(2 * hour), record(2 * hour + 1, evidence={"ttft_s": "derived"}, sources=("vllm span",))])
+    assert rotating.status()["bundles"] == 3
+    rotating.close()
+    assert names(tmp_path) == ["20260101T020000Z", "20260101T030000Z", "20260101T040000Z"]
+    assert ids(tmp_path / "20260101T040000Z") == ["r8", "r9"]
+    bundle = read_bundle(tmp_path / "20260101T030000Z")
+    assert bundle.requests.ids == ["r6", "r7"]
+    assert bundle.notes == ()
+
+
+def test_the_link_that_fell_between_two_bundles_is_an_event_of_the_second(tmp_path: Path) -> None:
+    rotating = recorder(tmp_path, RecordStream())
+    rotating.write(collection(T0))
+    rotating.write(collection(T0 + 3600, up=0.0))
+    rotating.close()
+    events = (tmp_path / "20260101T010000Z/events.jsonl").read_text()
+    assert json.loads(events)["kind"] == "link_down"
+
+
+def test_a_period_that_is_not_over_is_continued(tmp_path: Path) -> None:
+    recorder(tmp_path, RecordStream()).close()
+    continued = recorder(tmp_path, RecordStream(), T0 + 1800)
+    assert "20260101T000000Z" in continued.describe()
+    continued.write(collection(T0 + 3599))
+    continued.write(collection(T0 + 3600))
+    continued.close()
+    assert names(tmp_path) == ["20260101T000000Z", "20260101T010000Z"]
+    later = recorder(tmp_path, RecordStream(), T0 + 9000)
+    later.close()
+    assert names(tmp_path)[-1] == "20260101T023000Z"
+
+
+def test_what_is_not_its_own_is_left(tmp_path: Path) -> None:
+    for name in ("20250101T000000Z", "20250102T000000Z", "20250103T000000Z", "99999999T999999Z", "notes"):
+        (tmp_path / name).mkdir()
+    for name in ("20250101T000000Z", "20250102T000000Z"):
+        (tmp_path / name / "meta.json").write_text("{}")
+    (tmp_path / "20250101T000000Z/mine.txt").write_text("x")
+    recorder(tmp_path, RecordStream(), keep=1).close()
+    assert names(tmp_path) == [
+        "20250101T000000Z", "20250103T000000Z", "20260101T000000Z", "99999999T999999Z", "notes",
+    ]  # fmt: skip
+
+
+def test_where_no_new_bundle_can_be_begun_the_old_one_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path, stream)
+    (tmp_path / "20260101T010000Z").write_text("in the way")
+    (tmp_path / "20260101T010100Z").write_text("in the way")
+    for second in (0, 1, 60):
+        rotating.write(collection(T0 + 3600 + second))
+    stream.give([record(1)])
+    assert "is a file, not a folder" in rotating.status()["rotation_problem"]
+    assert sum("going on in the old bundle" in message for message in caplog.messages) == 1
+    rotating.write(collection(T0 + 3600 + 120))
+    assert rotating.status()["rotation_problem"] == ""
+    rotating.close()
+    assert ids(tmp_path / "20260101T000000Z") == ["r1"]
+    assert stream.lost_lines == 0
+
+
+def test_a_second_exporter_is_refused(tmp_path: Path) -> None:
+    first = recorder(tmp_path, RecordStream())
+    with pytest.raises(InputError, match="another exporter"):
+        recorder(tmp_path, RecordStream(), T0 + 5)
+    first.close()
