@@ -5,6 +5,7 @@ from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing, present
+from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.verbs import DeviceNodes
 
 CODE = "CON005"
@@ -12,6 +13,9 @@ CODE = "CON005"
 
 def run(hosts: Hosts) -> Outcome:
     nodes = hosts.local.part(DeviceNodes)
+    devices = hosts.local.part(RdmaDevices)
+    if isinstance(devices, RdmaDevices) and not devices.devices:
+        return NotApplicable("no RDMA device on this host")
     if isinstance(nodes, Missing):
         return NotObservable(nodes.missing)
     names = [node.name for node in nodes.nodes]

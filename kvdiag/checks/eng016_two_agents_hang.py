@@ -34,7 +34,8 @@ def run(hosts: Hosts) -> Outcome:
         return Failed((_finding(hosts, hanging, agents),))
     if not versions:
         hidden = packages.of(found[0].process.pid).packages
-        return NotObservable(hidden.missing if isinstance(hidden, Missing) else "NIXL's version cannot be seen")
+        why = hidden.missing if isinstance(hidden, Missing) else "no package of NIXL among those it has mapped"
+        return NotObservable(f"the NIXL version of {found[0].process.name} cannot be seen: {why}")
     return Passed(f"NIXL {joined(sorted(versions))}, {agents} agent(s)")
 
 

@@ -17,9 +17,10 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(devices, Missing):
         return NotObservable(devices.missing)
     drivers = {device_of(devices, port).driver for port in active_ports(devices)}
-    # EFA reaches GPU memory through its own driver; software devices never do.
-    if not drivers - SOFTWARE_DRIVERS - {"efa"}:
-        return NotApplicable("no ACTIVE port of an RDMA card that would use peermem or dma-buf")
+    if not drivers - SOFTWARE_DRIVERS:
+        return NotApplicable("no ACTIVE port of an RDMA card")
+    if drivers - SOFTWARE_DRIVERS == {"efa"}:
+        return NotApplicable("EFA cards reach GPU memory through their own driver")
     functions = hosts.local.part(PciFunctions)
     kernel = hosts.local.part(Kernel)
     if isinstance(functions, Missing):
@@ -30,6 +31,8 @@ def run(hosts: Hosts) -> Outcome:
     if not gpus:
         return NotApplicable("no NVIDIA GPU on this host")
     if isinstance(kernel.nvidia_version, Missing):
+        if not kernel.nvidia_version.missing.endswith("does not exist"):
+            return NotObservable(kernel.nvidia_version.missing)
         return NotApplicable("the NVIDIA driver is not loaded, so no engine uses these GPUs")
     loaded = peermem(kernel)
     if isinstance(loaded, Missing):

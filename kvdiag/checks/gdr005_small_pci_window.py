@@ -6,6 +6,7 @@ from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.gpu import AmdGpus, Gpu, NvidiaGpus
 from kvdiag.model.missing import Missing, present
+from kvdiag.model.pci import VENDOR_NVIDIA, PciFunctions
 from kvdiag.model.pci_topology import PciTopology
 from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.snapshot import Snapshot
@@ -28,7 +29,10 @@ def run(hosts: Hosts) -> Outcome:
     parts = (hosts.local.part(NvidiaGpus), hosts.local.part(AmdGpus))
     known = [part for part in parts if not isinstance(part, Missing)]
     if not known:
-        return NotObservable("; ".join(str(part.missing) for part in parts if isinstance(part, Missing)))
+        fitted = present(hosts.local.part(PciFunctions))
+        vendors = {item.vendor for item in fitted.functions if item.base_class == 0x03} if fitted else set()
+        part = parts[0] if VENDOR_NVIDIA in vendors or not fitted else parts[1]
+        return NotObservable(f"the sizes of the GPUs cannot be seen: {str(part).removeprefix('not observable here: ')}")
     gpus = [gpu for part in known for gpu in part.gpus]
     sized = [(gpu, memory, window) for gpu in gpus for memory, window in _sizes(gpu)]
     small = [item for item in sized if item[2] < item[1]]

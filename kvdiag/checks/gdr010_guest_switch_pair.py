@@ -23,6 +23,9 @@ _SET_UP_BY_THE_CLOUD = ("Amazon EC2", "Google", "Microsoft Corporation", "Oracle
 
 
 def run(hosts: Hosts) -> Outcome:
+    found = pairs(hosts.local)
+    if not isinstance(found, Missing) and not found:
+        return NotApplicable("no pair of a GPU and an ACTIVE port of an RDMA card")
     platform = hosts.local.part(Platform)
     if isinstance(platform, Missing):
         return NotObservable(platform.missing)
@@ -32,13 +35,10 @@ def run(hosts: Hosts) -> Outcome:
         return NotApplicable("not a guest: the CPU has no hypervisor flag")
     if platform.vendor in _SET_UP_BY_THE_CLOUD:
         return NotApplicable(f"{platform.vendor} sets peer-to-peer traffic up for its guests")
-    found = pairs(hosts.local)
     users = _users(hosts.local)
     devices = hosts.local.part(RdmaDevices)
     if isinstance(found, Missing):
         return NotObservable(found.missing)
-    if not found:
-        return NotApplicable("no pair of a GPU and an ACTIVE port of an RDMA card")
     switched = [pair for pair in found if pair.is_switched]
     if not switched:
         return Passed(f"none of {len(found)} pair(s) of GPU and RDMA card shares a PCI switch in this guest")

@@ -4,6 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.rdma_resources import RdmaResources
 
 CODE = "LIM005"
@@ -12,6 +13,9 @@ _MANY = 1024
 
 
 def run(hosts: Hosts) -> Outcome:
+    devices = hosts.local.part(RdmaDevices)
+    if isinstance(devices, RdmaDevices) and not devices.devices:
+        return NotApplicable("no RDMA device on this host")
     resources = hosts.local.part(RdmaResources)
     if isinstance(resources, Missing):
         return NotObservable(resources.missing)

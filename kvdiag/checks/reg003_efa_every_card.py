@@ -23,6 +23,8 @@ def run(hosts: Hosts) -> Outcome:
     cards = tuple(
         dict.fromkeys(port.device for port in active_ports(devices) if device_of(devices, port).driver == "efa")
     )
+    if not cards:
+        return NotApplicable("no EFA card with an ACTIVE port")
     if len(cards) <= _FEW:
         return NotApplicable(f"{len(cards)} EFA card(s): no more than one GPU has of its own")
     if isinstance(found, Missing):

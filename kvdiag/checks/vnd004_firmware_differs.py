@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import joined, model
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, joined, model
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
@@ -25,6 +25,8 @@ def run(hosts: Hosts) -> Outcome:
     for snapshot in (hosts.local, *hosts.peers):
         devices = snapshot.part(RdmaDevices)
         for device in () if isinstance(devices, Missing) else devices.devices:
+            if device.driver in SOFTWARE_DRIVERS:
+                continue
             if isinstance(device.fw_ver, Missing):
                 hidden.append(device.fw_ver.missing)
             elif not _VERSION.fullmatch(device.fw_ver):

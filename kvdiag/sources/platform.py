@@ -48,6 +48,8 @@ def _vendor(cpuinfo: str | Missing) -> str | Missing:
 def _is_guest(cpuinfo: str | Missing) -> bool | Missing:
     """Return whether the flag `hypervisor` is set: bit 31 of ECX of CPUID leaf 1, which hypervisors set for guests."""
     flags = _line(cpuinfo, "flags")
+    if isinstance(flags, Missing) and isinstance(_line(cpuinfo, "CPU implementer"), str):
+        return Missing(f"{_CPUINFO} of an Arm processor does not say whether this is a guest")
     return flags if isinstance(flags, Missing) else "hypervisor" in flags.split()
 
 

@@ -27,7 +27,7 @@ class RdmaNamespaceSource:
         tree = Tree.of(context)
         pid = _shared_plugin(tree)
         cni = "rdma" in (present(tree.names(CNI_FOLDER)) or ())
-        if isinstance(mode, Missing) and pid is None and not cni:
+        if isinstance(mode, Missing) and isinstance(tree.names("/proc"), Missing):
             return mode
         return RdmaNamespace(mode=mode, origin="rdma system", shared_plugin_pid=pid, rdma_cni=cni)
 

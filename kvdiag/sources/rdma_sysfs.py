@@ -126,8 +126,8 @@ def _gids(tree: Tree, base: str) -> tuple[Gid, ...] | Missing:
         except ValueError:
             return Missing(f"{base}/gids/{index} holds {text[:60]!r}, not a GID")
         if gid != "::":
-            kind = tree.read(f"{base}/gid_attrs/types/{index}")
-            netdev = tree.read(f"{base}/gid_attrs/ndevs/{index}")
+            kind = _not_empty(tree, f"{base}/gid_attrs/types/{index}")
+            netdev = _not_empty(tree, f"{base}/gid_attrs/ndevs/{index}")
             found.append(Gid(index=index, gid=gid, type=kind, netdev=netdev))
     return tuple(found)
 

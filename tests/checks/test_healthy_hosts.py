@@ -1,8 +1,12 @@
-"""No false alarm: hosts in order, alone and in pairs, give no warning."""
+"""No false alarm: hosts in order, alone and in pairs, give no warning, and every check that judges nothing there says
+why. KVDIAG_UPDATE_GOLDEN=1 rewrites these reasons in tests/fixtures/skips: read them.
+"""
+
+import os
 
 import pytest
 
-from kvdiag.checks.base import Failed, Hosts, run
+from kvdiag.checks.base import Failed, Hosts, NotApplicable, NotObservable, run
 from kvdiag.model.finding import Severity
 from kvdiag.sources.base import Context, collect
 from tests.trees import HOSTS
@@ -19,6 +23,21 @@ def test_a_host_in_order_gives_no_warning(name: str) -> None:
     findings = [finding for item in judged if isinstance(item.outcome, Failed) for finding in item.outcome.findings]
     assert [finding for finding in findings if finding.severity is not Severity.INFO] == []
     assert [finding.code for finding in findings] == NOTES.get(name, [])
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_not_judged_has_its_reason(name: str) -> None:
+    skipped = "".join(
+        f"{item.check.code} {kind}: {item.outcome.reason}\n"
+        for kind, outcome in (("not applicable", NotApplicable), ("not observable", NotObservable))
+        for item in run(Hosts(local=collect(Context(root=HOSTS / name, live=False))))
+        if isinstance(item.outcome, outcome)
+    )
+    golden = HOSTS.parent / "skips" / f"{name}.txt"
+    if os.environ.get("KVDIAG_UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(skipped)
+    assert skipped == golden.read_text()
 
 
 @pytest.mark.parametrize("name", HEALTHY)
