@@ -44,7 +44,7 @@ def agent(
 
     from kvdiag.model.agent import AgentDocument
     from kvdiag.report.json import encode, head
-    from kvdiag_probes.control.address import parse_address
+    from kvdiag_probes.control.address import parse_address, resolve
     from kvdiag_probes.control.credential import check_listen, load_credential
     from kvdiag_probes.control.messages import PROTOCOL
     from kvdiag_probes.control.server import AgentServer
@@ -54,6 +54,7 @@ def agent(
 
     address = parse_address(listen, "--listen")
     credential = load_credential(token_file, tls_cert, tls_key, tls_ca)
+    resolve(address, "--listen")
     check_listen(address.host, credential)
     limits = Limits(
         max_buffer_bytes=parse_size(max_buffer, "--max-buffer", most=1 << 40),
@@ -61,6 +62,7 @@ def agent(
         session_idle_s=idle,
     )
     factory = TargetFactory(DeviceOptions(device=device, port=port, gid_index=gid_index), idle)
+    factory.check()
     factory.preload()
     server = AgentServer(address, credential, Sessions(factory, limits))
     demanded = credential.demanded_of_clients

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from rich.table import Table
 from rich.text import Text
 
 from kvdiag.model.probe import TransportProof
@@ -12,14 +11,15 @@ MIB = 1 << 20
 _PROOF = {"proved": "proved", "contradicted": "CONTRADICTED", "not_observable": "not observable here"}
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a plain table, every column right-aligned but the first."""
-    made = Table(box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        made.add_row(*row)
-    return made
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Text:
+    """Return a plain table, every column right-aligned but the first; longer than the terminal it loses nothing."""
+    head, *body = (tuple(columns), *(tuple(row) for row in rows))
+    widths = [max(len(row[place]) for row in (head, *body)) for place in range(len(head))]
+    text = Text(no_wrap=True, overflow="ignore")
+    for number, row in enumerate((head, *body)):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        text.append(("\n" if number else "") + "  ".join(cells), None if number else "bold")
+    return text
 
 
 def interval(one: Metric, scale: float = 1.0, form: str = ".2f") -> str:

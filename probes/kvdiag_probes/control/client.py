@@ -1,5 +1,7 @@
 """The probe's HTTP end: every failure is one line that names the peer, what it said, and what to do."""
 
+import socket
+import ssl
 import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -10,6 +12,7 @@ import msgspec
 from kvdiag.errors import UnavailableError, UndeterminedError
 from kvdiag.model.snapshot import Snapshot
 from kvdiag_probes import tcp_info
+from kvdiag_probes.control import tls
 from kvdiag_probes.control.address import Address, parse_address
 from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import (
@@ -33,18 +36,29 @@ from kvdiag_probes.control.snapshot import decode_snapshot
 
 T = TypeVar("T")
 _KEEP_ALIVE_S = 3600.0
+_LOOK_S = 2.0
 
 
 class RefusedConnectionError(UnavailableError):
     """The peer's host answers, but nothing listens on the port."""
 
 
+class LostAgentError(UnavailableError):
+    """The agent answered before, and nothing listens on its port any more."""
+
+
 class AgentClient:
-    """One connection to an agent. Each call answers within `timeout_s`, or raises UnavailableError."""
+    """One connection to an agent. Each call answers within `timeout_s`, or raises UnavailableError.
+
+    Where the block that uses it fails and the agent is found gone, the error is a LostAgentError that says so.
+    """
 
     def __init__(self, peer: Address, credential: Credential, timeout_s: float) -> None:
         self.peer = peer
+        self._credential = credential
         self._timeout_s = timeout_s
+        self._since_s = time.monotonic()
+        self._met = False
         self._moved: dict[int, tuple[int, int]] = {}
         self.local_address = ""
         headers = {PROTOCOL_HEADER: str(PROTOCOL)}
@@ -115,6 +129,8 @@ class AgentClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, UnavailableError) and not isinstance(error, LostAgentError) and self._gone():
+            raise self._lost(str(error).removeprefix(f"{self.peer}: ")) from error
 
     def _ask(self, method: str, path: str, answer_type: type[T], message: Any = None) -> T:
         body = self._send(method, path, message)
@@ -130,15 +146,24 @@ class AgentClient:
             with self._client.stream(method, path, content=content) as response:
                 body = self._read(response, deadline_s)
                 self._note(response)
+            self._met = True
         except httpx.ConnectError as error:
+            self._explain_tls(error)
+            if self._met:
+                raise self._lost(_reason(error)) from error
             kind = RefusedConnectionError if isinstance(_root(error), ConnectionRefusedError) else UnavailableError
             hint = "is `kvdiag agent` running there, and the port open?"
             raise kind(f"{self.peer}: {_reason(error)}; {hint}") from error
         except httpx.TimeoutException as error:
+            if self._met:
+                raise self._lost(f"no answer within {self._timeout_s:g} s (--timeout)") from error
             raise self._unavailable(
                 f"no answer within {self._timeout_s:g} s (--timeout); is it the right host?"
             ) from error
         except httpx.HTTPError as error:
+            self._explain_tls(error)
+            if self._met:
+                raise self._lost(_reason(error)) from error
             hint = "is it a kvdiag agent, and TLS (--tls-ca, --tls-cert) the same at both ends?"
             raise self._unavailable(f"{_reason(error)}; {hint}") from error
         self._check(response, body)
@@ -183,6 +208,39 @@ class AgentClient:
         if response.status_code == 422:
             raise UndeterminedError(f"{self.peer}: at the agent: {said}")
         raise self._unavailable(f"the agent refused: {said}")
+
+    def _explain_tls(self, error: httpx.HTTPError) -> None:
+        """Raise where the two ends disagree about TLS or its certificates."""
+        root = _root(error)
+        if isinstance(root, ssl.SSLError):
+            raise self._unavailable(tls.explain(root, self._credential)) from error
+        if self._met or isinstance(error, httpx.ConnectError):
+            return
+        if self._credential.tls:
+            raise self._unavailable(tls.cut_off(self._credential)) from error
+        if tls.speaks_tls(self.peer):
+            raise self._unavailable(
+                "it speaks TLS, the probe does not: give as --tls-ca the authority that signed the agent's --tls-cert, "
+                "and --tls-cert and --tls-key where the agent demands them"
+            ) from error
+
+    def _gone(self) -> bool:
+        """Whether the agent answered before and its port now refuses connections."""
+        if not self._met:
+            return False
+        try:
+            socket.create_connection((self.peer.host, self.peer.port), min(self._timeout_s, _LOOK_S)).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _lost(self, why: str) -> LostAgentError:
+        seconds = time.monotonic() - self._since_s
+        return LostAgentError(
+            f"lost the agent {self.peer} after {seconds:.1f} s: {why}; see its log, and start it again"
+        )
 
     def _unavailable(self, text: str) -> UnavailableError:
         return UnavailableError(f"{self.peer}: {text}")

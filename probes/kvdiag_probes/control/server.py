@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
 import ssl
 import time
@@ -20,7 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import kvdiag
 from kvdiag.errors import InputError, KvdiagError, UnavailableError, UndeterminedError, UsageError
-from kvdiag_probes.control.address import Address
+from kvdiag_probes.control.address import Address, resolve
+from kvdiag_probes.control.connections import note_handshakes, protocol_class
 from kvdiag_probes.control.credential import Credential, check_listen
 from kvdiag_probes.control.messages import (
     MAX_REQUEST_BYTES,
@@ -37,6 +40,7 @@ from kvdiag_probes.control.messages import (
 )
 from kvdiag_probes.control.sessions import Sessions
 from kvdiag_probes.control.snapshot import encode_snapshot, read_snapshot
+from kvdiag_probes.control.tally import Tally
 
 BODY_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 64
@@ -55,8 +59,10 @@ class AgentServer:
         self._sessions = sessions
         self._socket = _listen(listen)
         self.address = Address(*self._socket.getsockname()[:2])
+        self._tally = Tally(_log.warning)
         config = uvicorn.Config(
-            build_app(sessions, credential),
+            build_app(sessions, credential, self._tally),
+            http=protocol_class(self._tally),
             log_config=None,
             access_log=False,
             limit_concurrency=MAX_CONNECTIONS,
@@ -74,6 +80,8 @@ class AgentServer:
         except (OSError, ssl.SSLError) as error:
             self._socket.close()
             raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
+        if config.ssl is not None:
+            note_handshakes(config.ssl, self._tally)
         self._server = _Server(config)
 
     def serve(self) -> None:
@@ -83,6 +91,7 @@ class AgentServer:
         finally:
             self._sessions.close_all()
             self._socket.close()
+            self._tally.flush(everything=True)
 
     def stop(self) -> None:
         """Make `serve` return, from any thread or signal handler."""
@@ -96,8 +105,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
-    """Return the ASGI application; every route is behind the credential and the protocol version."""
+def build_app(sessions: Sessions, credential: Credential, tally: Tally) -> ASGIApp:
+    """Return the ASGI application; every route is behind the credential and the protocol version.
+
+    The tally gets what is refused.
+    """
 
     async def hello(_: Request) -> Response:
         limits = sessions.limits
@@ -115,7 +127,9 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
 
     async def open_session(request: Request) -> Response:
         message = await _decode(request, OpenRequest)
-        return _answer(await run_in_threadpool(sessions.open, message, request.scope["server"][0]))
+        answer = await run_in_threadpool(sessions.open, message, request.scope["server"][0])
+        _log.info("%s opened a session: %s, %d bytes", _client(request), message.transport, message.size)
+        return _answer(answer)
 
     async def fill(request: Request) -> Response:
         await run_in_threadpool(sessions.fill, request.path_params["name"], await _decode(request, FillRequest))
@@ -150,7 +164,7 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
 
     @contextlib.asynccontextmanager
     async def reaping(_: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(_reap(sessions))
+        task = asyncio.create_task(_reap(sessions, tally))
         try:
             yield
         finally:
@@ -171,15 +185,16 @@ def build_app(sessions: Sessions, credential: Credential) -> ASGIApp:
         ],
         lifespan=reaping,
     )
-    return _Gate(application, credential)
+    return _Gate(application, credential, tally)
 
 
 class _Gate:
     """Stamps every answer with the protocol version, and lets only the right version and credential in."""
 
-    def __init__(self, application: ASGIApp, credential: Credential) -> None:
+    def __init__(self, application: ASGIApp, credential: Credential, tally: Tally) -> None:
         self._application = application
         self._credential = credential
+        self._tally = tally
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -194,9 +209,11 @@ class _Gate:
         headers = Request(scope).headers
         theirs = headers.get(PROTOCOL_HEADER, "none")
         if not self._credential.accepts(headers.get("authorization", "")):
+            self._tally.note(scope["client"], "refused: the token is wrong or missing")
             refusal = _refuse(401, "the token is wrong or missing")
             await refusal(scope, receive, stamped)
         elif theirs != str(PROTOCOL):
+            self._tally.note(scope["client"], f"refused: it speaks another protocol than {PROTOCOL}")
             refusal = _refuse(409, f"it speaks protocol {PROTOCOL}, the probe {theirs[:20]}")
             await refusal(scope, receive, stamped)
         else:
@@ -218,7 +235,8 @@ def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
         except KvdiagError as error:
             return _refuse(next((status for kind, status in _STATUS_OF if isinstance(error, kind)), 500), str(error))
         except Exception as error:
-            _log.error("%s %s failed: %s: %s", request.method, request.url.path, type(error).__name__, error)
+            what = f"{request.method} {request.url.path}"
+            _log.error("%s of %s failed: %s: %s", what, _client(request), type(error).__name__, error)
             _log.debug("traceback", exc_info=True)
             return _refuse(500, f"internal error: {type(error).__name__}: {error}")
 
@@ -239,10 +257,15 @@ async def _decode(request: Request, message_type: type[T]) -> T:
     return msgspec.json.decode(bytes(body), type=message_type)
 
 
-async def _reap(sessions: Sessions) -> None:
+def _client(request: Request) -> str:
+    return "unknown" if request.client is None else str(Address(request.client.host, request.client.port))
+
+
+async def _reap(sessions: Sessions, tally: Tally) -> None:
     while True:
         await asyncio.sleep(min(_REAP_EVERY_S, sessions.limits.session_idle_s / 2))
         reaped = await run_in_threadpool(sessions.reap)
+        tally.flush()
         if reaped:
             _log.warning("freed %d session(s) idle for more than %g s", reaped, sessions.limits.session_idle_s)
 
@@ -257,11 +280,19 @@ def _refuse(status: int, error: str) -> Response:
 
 
 def _listen(listen: Address) -> socket.socket:
+    family, address = resolve(listen, "--listen")
     try:
-        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
+        listener = socket.create_server(address, family=family, backlog=MAX_CONNECTIONS)
         # Inherited by every connection: answers of two writes must not wait for the peer's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
-        raise UsageError(f"--listen: cannot listen on {listen}: {error.strerror or error}; choose another") from error
+        # socket.create_server adds the address to the system's words.
+        said = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.EADDRINUSE:
+            hint = "stop it, or choose another port (0: any free one)"
+            raise UnavailableError(f"--listen: {listen} is taken by another program; {hint}") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            hint = "choose one of its own, or 127.0.0.1"
+            raise UsageError(f"--listen: {listen.host} is no address of this host; {hint}") from error
+        raise UsageError(f"--listen: cannot listen on {listen}: {said}; choose another port") from error

@@ -6,7 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from kvdiag.errors import InputError, UndeterminedError
+from kvdiag.errors import InputError, UndeterminedError, UsageError
 from kvdiag_probes.control.messages import (
     OpenAnswer,
     OpenRequest,
@@ -42,6 +42,21 @@ class TargetFactory:
     def __init__(self, options: DeviceOptions, idle_s: float) -> None:
         self._options = options
         self._idle_s = idle_s
+
+    def check(self) -> None:
+        """Raise UndeterminedError where devices are named and this host has none, UsageError for a wrong name."""
+        from kvdiag_probes.rdma_path import read_devices
+
+        named = self._options.device.split(",") if self._options.device else []
+        known = [device.name for device in read_devices().devices] if named else []
+        for name in named:
+            if not known:
+                raise UndeterminedError(
+                    f"--device {name}: no RDMA device on this host; load the NIC's RDMA driver, or leave --device out "
+                    "to serve --transport tcp alone"
+                )
+            if name not in known:
+                raise UsageError(f"--device {name}: there is none; there are {', '.join(known)}")
 
     def preload(self) -> None:
         """Import what RDMA sessions need where there is an RDMA device, so that the first probe need not wait."""

@@ -1,9 +1,10 @@
+import socket
 from pathlib import Path
 
 import pytest
 
 from kvdiag.errors import UsageError
-from kvdiag_probes.control.address import Address, parse_address
+from kvdiag_probes.control.address import Address, parse_address, resolve
 from kvdiag_probes.control.credential import Credential, check_listen, load_credential
 
 
@@ -75,9 +76,34 @@ def test_addresses(text: str, expected: Address) -> None:
     assert parse_address(text, "PEER") == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":7", "h:x", "h:65536", "h:-1", "fd00::2", "[fd00::2", "[::1]7", "http://h:7", "a b"]
-)
+@pytest.mark.parametrize("text", ["", ":7", "h:x", "h:65536", "h:-1", "fd00::2", "[fd00::2", "[::1]7", "a b"])
 def test_bad_addresses_are_one_line_that_names_the_flag(text: str) -> None:
     with pytest.raises(UsageError, match=r"^PEER: .*write for example"):
         parse_address(text, "PEER")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("http://h:7", "'http://h:7' is a URL: leave http:// out, write h:7"),
+        ("https://h:7/x", "'https://h:7/x' is a URL: leave https:// out; TLS is chosen by --tls-ca, write h:7"),
+        ("grpc://", "'grpc://' is a URL: leave grpc:// out, write 10.0.0.2:18580"),
+    ],
+)
+def test_an_address_copied_from_a_browser_gets_a_hint(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_address(text, "PEER")
+    assert str(caught.value) == f"PEER: {said}"
+
+
+def test_a_name_that_nobody_knows_is_refused_before_anything_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(UsageError, match=r"^--listen: 'foo' is no address and no name known here \(Name or service"):
+        resolve(Address("foo", 1), "--listen")
+    monkeypatch.undo()
+    assert resolve(Address("127.0.0.1", 7), "--listen") == (socket.AF_INET, ("127.0.0.1", 7))
+    with pytest.raises(UsageError, match="a name cannot be so"):
+        resolve(Address("a" * 300, 1), "--listen")

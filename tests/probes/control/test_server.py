@@ -1,29 +1,37 @@
 """The real server and the real client over loopback."""
 
+import contextlib
 import http.client
 import json
+import re
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from kvdiag.errors import UnavailableError, UndeterminedError
+from kvdiag.errors import UnavailableError, UndeterminedError, UsageError
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
+from kvdiag_probes import rdma_path
 from kvdiag_probes.control import client as client_module
+from kvdiag_probes.control import connections as connections_module
 from kvdiag_probes.control import server as server_module
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, RefusedConnectionError, fetch_snapshot
 from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import PROTOCOL, FillRequest, OpenRequest, QueuePairAddress, VerifyRequest
 from kvdiag_probes.control.server import AgentServer
-from kvdiag_probes.control.sessions import Limits
+from kvdiag_probes.control.sessions import Limits, Sessions
+from kvdiag_probes.control.targets import DeviceOptions, TargetFactory
 from kvdiag_probes.datapath import Transport
 from tests.probes.agents import TOKEN, serving
+from tests.probes.test_gid import device
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +121,8 @@ def test_a_body_that_never_comes_is_given_up(agent: AgentServer, monkeypatch: py
     with socket.create_connection(("127.0.0.1", agent.address.port)) as slow:
         slow.settimeout(5)
         slow.sendall(
-            b"POST /v1/sessions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer let-me-in\r\nkvdiag-protocol: 2\r\n"
-            b"content-length: 100\r\n\r\n{"
+            b"POST /v1/sessions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer let-me-in\r\nkvdiag-protocol: %d\r\n"
+            b"content-length: 100\r\n\r\n{" % PROTOCOL
         )
         assert b" 408 " in slow.recv(100)
 
@@ -197,9 +205,13 @@ def answering(reply: bytes) -> Iterator[Address]:
     [
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "is no kvdiag agent"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "is it a kvdiag agent"),
-        (b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 2\r\ncontent-length: 2\r\n\r\nhi", "its answer cannot be read"),
         (
-            b"HTTP/1.1 200 OK\r\nkvdiag-protocol: 2\r\ncontent-length: 99999999\r\n\r\n" + b"x" * 17_000_000,
+            b"HTTP/1.1 200 OK\r\nkvdiag-protocol: %d\r\ncontent-length: 2\r\n\r\nhi" % PROTOCOL,
+            "its answer cannot be read",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nkvdiag-protocol: %d\r\ncontent-length: 99999999\r\n\r\n" % PROTOCOL
+            + b"x" * 17_000_000,
             "longer than",
         ),
     ],
@@ -238,3 +250,57 @@ def test_mutual_tls_serves_who_has_a_certificate_and_nobody_else(tmp_path: Path)
                 pytest.raises(UnavailableError, match=r"^127\.0\.0\.1:"),
             ):
                 client.hello()
+
+
+def test_refused_tokens_are_logged_with_their_client_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as agent:
+        for _ in range(4):
+            assert raw(agent, "GET", "/v1/hello", authorization="Bearer guess")[0] == 401
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 2
+    assert re.fullmatch(r"127\.0\.0\.1:\d+: refused: the token is wrong or missing", lines[0])
+    assert re.fullmatch(
+        r"3 more within \d+ s, the last 127\.0\.0\.1:\d+: refused: the token is wrong or missing", lines[1]
+    )
+
+
+def test_connections_that_ask_nothing_are_cut_and_counted_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections_module, "FIRST_REQUEST_S", 0.3)
+    with serving() as agent, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", agent.address.port)))
+            for _ in range(server_module.MAX_CONNECTIONS)
+        ]
+        for one in silent:
+            one.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        # None of them keeps a probe out any more.
+        with AgentClient(agent.address, TOKEN, 5) as client:
+            assert client.hello().protocol == PROTOCOL
+    lines = [record.getMessage() for record in caplog.records if "asked nothing" in record.getMessage()]
+    assert len(lines) == 2 and lines[1].startswith(f"{server_module.MAX_CONNECTIONS - 1} more within ")
+
+
+def test_an_address_in_use_is_not_the_users_mistake_and_one_of_another_host_is(agent: AgentServer) -> None:
+    with pytest.raises(UnavailableError, match=rf"^--listen: {agent.address} is taken by another program; stop it"):
+        AgentServer(agent.address, TOKEN, Sessions(no_target, Limits()))
+    with pytest.raises(UsageError, match=r"^--listen: 192\.0\.2\.1 is no address of this host"):
+        AgentServer(Address("192.0.2.1", 0), TOKEN, Sessions(no_target, Limits()))
+
+
+def no_target(_: OpenRequest, __: str) -> NoReturn:
+    raise AssertionError("nothing may be opened")
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = TargetFactory(DeviceOptions(device="mlx5_0,mlx5_7"), 60)
+    monkeypatch.setattr(rdma_path, "read_devices", lambda: RdmaDevices(devices=()))
+    with pytest.raises(UndeterminedError, match=r"^--device mlx5_0: no RDMA device on this host"):
+        factory.check()
+    monkeypatch.setattr(rdma_path, "read_devices", lambda: RdmaDevices(devices=(device("mlx5_0"),)))
+    with pytest.raises(UsageError, match=r"^--device mlx5_7: there is none; there are mlx5_0$"):
+        factory.check()
+    TargetFactory(DeviceOptions(device="mlx5_0"), 60).check()
