@@ -3,7 +3,7 @@
 import re
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, device_of, is_bond, is_roce, joined
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, is_bond, is_roce, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -18,9 +18,13 @@ def run(hosts: Hosts) -> Outcome:
     qos = hosts.local.part(RoceQos)
     if isinstance(devices, Missing):
         return NotObservable(devices.missing)
-    ports = [port for port in active_ports(devices) if is_roce(device_of(devices, port), port)]
+    ports = [
+        port
+        for port in active_ports(devices)
+        if is_roce(device := device_of(devices, port), port) and device.driver not in SOFTWARE_DRIVERS
+    ]
     if not ports:
-        return NotApplicable("no ACTIVE RoCE port")
+        return NotApplicable("no ACTIVE RoCE port of a card")
     if isinstance(qos, Missing):
         return NotObservable(qos.missing)
     behind = {
@@ -29,7 +33,9 @@ def run(hosts: Hosts) -> Outcome:
         for interface in qos.of(device_of(devices, port).pci_address, whole_card=is_bond(hosts.local, port))
     }
     if not behind:
-        return NotObservable(f"no interface is seen behind {joined(port.name for port in ports)}")
+        return NotObservable(
+            f"the card's interface behind {joined(port.name for port in ports)} is not in this network namespace"
+        )
     findings = [item for port, interface in behind.values() for item in _judge(port, interface, hosts.local.host)]
     if findings:
         return Failed(tuple(findings))

@@ -3,7 +3,7 @@
 import re
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, device_of, is_roce, joined
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, is_roce, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.nic_counters import AllNicCounters, NicCounters
@@ -23,9 +23,13 @@ def run(hosts: Hosts) -> Outcome:
     qos = hosts.local.part(RoceQos)
     if isinstance(devices, Missing):
         return NotObservable(devices.missing)
-    ports = [port for port in active_ports(devices) if is_roce(device_of(devices, port), port)]
+    ports = [
+        port
+        for port in active_ports(devices)
+        if is_roce(device := device_of(devices, port), port) and device.driver not in SOFTWARE_DRIVERS
+    ]
     if not ports:
-        return NotApplicable("no ACTIVE RoCE port")
+        return NotApplicable("no ACTIVE RoCE port of a card")
     if isinstance(nics, Missing):
         return NotObservable(nics.missing)
     if isinstance(qos, Missing):
@@ -54,7 +58,11 @@ def run(hosts: Hosts) -> Outcome:
         return Failed(tuple(findings))
     if judged and not hidden:
         return Passed(f"no loss or marking in a priority without flow control: {joined(judged)}")
-    return NotObservable(hidden[0] if hidden else f"no interface behind {joined(port.name for port in ports)}")
+    return NotObservable(
+        hidden[0]
+        if hidden
+        else f"the card's interface behind {joined(port.name for port in ports)} is not in this network namespace"
+    )
 
 
 def _bytes(nic: NicCounters) -> dict[int, int]:
