@@ -140,8 +140,11 @@ def run_perftest(wire: Wire, row: Row) -> float:
     output = wire.a.machine.run(client, _LIMIT_S, check=True).stdout
     server.wait(30)
     (words,) = [words for words in map(str.split, output.splitlines()) if words[:2] == [str(row.size), count]]
-    # "#bytes #iterations BW_peak BW_average MsgRate", "#bytes #iterations t_min t_max t_typical …"
-    return float(words[4]) * 1e6 * row.size / MIB if row.kind == "bandwidth" else float(words[4])
+    # "#bytes #iterations BW_peak BW_average MsgRate[Mpps]", "#bytes #iterations t_min t_max t_typical …"
+    if row.kind == "latency":
+        return float(words[4])
+    # Of small messages the rate has more digits, of large ones the bandwidth.
+    return float(words[4]) * 1e6 * row.size / MIB if row.size <= 4 << 10 else float(words[3])
 
 
 def run_kvdiag(wire: Wire, prober: Process, row: Row, prefix: str = "") -> float:

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 _POLL_BATCH = 16
@@ -22,7 +21,7 @@ class Completion:
 
 
 class CompletionQueue:
-    """`ready()` is 0 where it took up a completion; then `stamp()` times it, and `take()` returns (wr_id, status).
+    """`ready(attr)` is 0 where it took up a completion; then `stamp()` times it, and `take()` returns (wr_id, status).
 
     These three are plain functions for loops that count nanoseconds. Extended completion queues (ibv_create_cq_ex(3))
     spare pyverbs the object that it makes of each completion, the dearest part of a small message; they are read one
@@ -30,7 +29,8 @@ class CompletionQueue:
     polled the ordinary way.
     """
 
-    ready: Callable[[], int]
+    ready: Callable[[Any], int]
+    attr: Any = None
     take: Callable[[], tuple[int, int]]
     stamp: Callable[[], Any]
     vendor_err: int = 0
@@ -83,7 +83,7 @@ class CompletionQueue:
             end()
             return taken
 
-        self.ready, self.take = partial(made.start_poll, PollCqAttr()), take
+        self.ready, self.attr, self.take = made.start_poll, PollCqAttr(), take
 
     def _stamp(self, made: Any) -> None:
         read, clock = made.read_timestamp, time.perf_counter
@@ -93,7 +93,7 @@ class CompletionQueue:
     def _read_plainly(self, made: Any) -> None:
         waiting: deque[Any] = deque()
 
-        def ready() -> int:
+        def ready(_: Any) -> int:
             if not waiting:
                 waiting.extend(made.poll(_POLL_BATCH)[1])
             return 0 if waiting else errno.ENOENT
@@ -109,7 +109,7 @@ class CompletionQueue:
     def poll(self, most: int) -> tuple[int, list[Completion]]:
         """Return up to so many completions, and how many they are."""
         found: list[Completion] = []
-        while len(found) < most and not self.ready():
+        while len(found) < most and not self.ready(self.attr):
             wr_id, status = self.take()
             found.append(Completion(wr_id, status, self.vendor_err if status else 0))
         return len(found), found

@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any, ClassVar
@@ -146,8 +146,8 @@ class ChainedPass:
         clock, recording, signals = time.perf_counter, self.recording, self._signals
         # A flag goes beside the payload: queue pairs have room for one request more than the depth.
         free = [max(self._plan.queue_depth, *(length for _, _, _, length in self._posts))] * self._lane_count
-        queues: list[tuple[Any, Any, Any, list[Any], list[int]]] = [
-            (queue.ready, queue.stamp, queue.take, [], []) for queue in self._queues
+        queues: list[tuple[Any, Any, Any, Any, list[Any], list[int]]] = [
+            (queue.ready, queue.attr, queue.stamp, queue.take, [], []) for queue in self._queues
         ]
         wanted, done, empty = len(signals), 0, 0
         posted_at: list[float] = []
@@ -162,9 +162,9 @@ class ChainedPass:
                 free[to] -= length
                 post, head, to, length = next(upcoming, end)
             empty += 1
-            for ready, stamp, take, stamps, timed in queues:
+            for ready, attr, stamp, take, stamps, timed in queues:
                 # One completion at a time, so that the room that it leaves is filled before the next is looked for.
-                if ready():
+                if ready(attr):
                     continue
                 if recording:
                     stamps.append(stamp())
@@ -183,7 +183,7 @@ class ChainedPass:
         elapsed_s = clock() - started_s
         latencies: list[float] = []
         starts: list[float] = []
-        for queue, (_, _, _, stamps, timed) in zip(self._queues, queues, strict=True):
+        for queue, (_, _, _, _, stamps, timed) in zip(self._queues, queues, strict=True):
             starts += (posted := [posted_at[chain] for chain in timed])
             latencies += self._latencies(queue, stamps, posted)
         return Pass(elapsed_s, latencies if recording else [elapsed_s], starts)
@@ -192,16 +192,18 @@ class ChainedPass:
         """Run as `_stream` does where one message is outstanding, with nothing between its post and its completion."""
         clock, recording = time.perf_counter, self.recording
         (queue,) = self._queues
-        ready, stamp = queue.ready, queue.stamp
+        ready, attr, stamp = queue.ready, queue.attr, queue.stamp
         posted_at: list[float] = []
         stamps: list[Any] = []
         started_s = clock()
         for post, head, _, _ in self._posts:
             posted_s = clock()
             post(head)
-            self._await(ready, posted_s)
+            if ready(attr):
+                self._await(queue, posted_s)
+            ended = stamp()
             if recording:
-                stamps.append(stamp())
+                stamps.append(ended)
                 posted_at.append(posted_s)
             self._take(queue)
         elapsed_s = clock() - started_s
@@ -225,7 +227,7 @@ class ChainedPass:
             halves.append((ended_s - posted_s) / 2)
             # On a reliable connection the adapter knew of it before the answer came.
             if not reaped:
-                self._await(queue.ready, posted_s)
+                self._await(queue, posted_s)
                 self._take(queue)
         return Pass(clock() - started_s, halves)
 
@@ -237,15 +239,16 @@ class ChainedPass:
                 if buffer[index] == value:
                     return taken
             # A message that failed is never answered.
-            if not queue.ready():
+            if not queue.ready(queue.attr):
                 self._take(queue)
                 taken = True
             self._idle(since_s)
 
-    def _await(self, ready: Callable[[], int], since_s: float) -> None:
+    def _await(self, queue: CompletionQueue, since_s: float) -> None:
+        ready, attr = queue.ready, queue.attr
         while True:
             for _ in repeat(None, _SPINS):
-                if not ready():
+                if not ready(attr):
                     return
             self._idle(since_s)
 

@@ -120,10 +120,10 @@ def _queues(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("device", [Device(), Device(stamps=True), Device(extended=False)])
 def test_completions_are_read_in_order_and_the_queue_is_freed(device: Device) -> None:
     queue = CompletionQueue(device, 8)
-    assert queue.ready()
+    assert queue.ready(queue.attr)
     for number in range(20):
         device.complete(number)
-    assert [queue.take() for _ in range(3) if not queue.ready()] == [(0, 0), (1, 0), (2, 0)]
+    assert [queue.take() for _ in range(3) if not queue.ready(queue.attr)] == [(0, 0), (1, 0), (2, 0)]
     device.complete(20, status=12, vendor_err=0x81)
     found, completions = queue.poll(100)
     assert found == 18
@@ -153,7 +153,7 @@ def stamped(device: Device) -> tuple[CompletionQueue, list[float], list[float], 
         Clock.now_s += 10e-6
         device.complete(number)
         Clock.now_s += 2e-3  # The processor was elsewhere.
-        assert not queue.ready()
+        assert not queue.ready(queue.attr)
         seen_s.append(Clock.perf_counter())
         stamps.append(queue.stamp())
         queue.take()

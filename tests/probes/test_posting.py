@@ -60,7 +60,7 @@ class Adapter(CompletionQueue):
         self._clock = None
         self._left = self.delay
 
-    def ready(self) -> int:
+    def ready(self, _: Any) -> int:
         if self._left or not self.done:
             self._left = max(0, self._left - 1)
             return errno.ENOENT
