@@ -33,7 +33,10 @@ class ColdStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdDocument(Document):
-    """`steady` is one transfer on a used connection; `slowdown` a fresh connection's total over it."""
+    """`steady` is one transfer on a used connection; `slowdown` a fresh connection's total over it.
+
+    With `failure`, the line that the run ended in, everything is of the rounds before it.
+    """
 
     schema: Literal["kvdiag.probe-cold/1"]
     settings: ColdSettings
@@ -45,3 +48,4 @@ class ColdDocument(Document):
     slowdown: Metric
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
+    failure: str | None = None

@@ -40,7 +40,10 @@ class MethodProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareDocument(Document):
-    """`ends` are those of the first RDMA method, or of TCP where no other was asked for."""
+    """`ends` are those of the first RDMA method, or of TCP where no other was asked for.
+
+    With `failure`, the line that the run ended in, everything is of the rounds before it.
+    """
 
     schema: Literal["kvdiag.probe-compare/1"]
     settings: CompareSettings
@@ -50,3 +53,4 @@ class CompareDocument(Document):
     link_bytes_per_second: float | None
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
+    failure: str | None = None

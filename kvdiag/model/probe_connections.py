@@ -97,7 +97,10 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsDocument(Document):
-    """`ends` and `active` are empty without a peer."""
+    """`ends` and `active` are empty without a peer.
+
+    With `failure`, the line that the run ended in, everything is of the rounds before it.
+    """
 
     schema: Literal["kvdiag.probe-connections/1"]
     settings: ConnectionsSettings
@@ -110,3 +113,4 @@ class ConnectionsDocument(Document):
     fan_out: FanOut
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
+    failure: str | None = None

@@ -107,7 +107,10 @@ class KvCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvDocument(Document):
-    """`ends` is None where both ends are processes of this host."""
+    """`ends` is None where both ends are processes of this host.
+
+    With `failure`, the line that the run ended in, everything is of the rounds before it.
+    """
 
     schema: Literal["kvdiag.probe-kv/1"]
     settings: KvSettings
@@ -118,3 +121,4 @@ class KvDocument(Document):
     proof: TransportProof
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
+    failure: str | None = None

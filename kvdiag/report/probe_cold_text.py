@@ -29,6 +29,7 @@ def render(document: ColdDocument) -> RenderableType:
             f"steady transfer {parts.seconds(document.steady.value)}: a fresh connection's first transfer takes "
             f"{document.slowdown.value:.0f} times as long"
         ),
+        *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

@@ -44,6 +44,7 @@ def render(document: ConnectionsDocument) -> RenderableType:
         Text(f"{limit.made} at a time ({end}; max_qp {limit.max_qp}), all freed, {limit.made_again} made again"),
         *([parts.table(("#qps", "depth each", "BW average[MiB/s]", "of best"), active)] if document.active else []),
         Text(f"fan-out: {'fits' if document.fan_out.fits else 'DOES NOT FIT'}: {document.fan_out.advice}", "bold"),
+        *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

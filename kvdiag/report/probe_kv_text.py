@@ -55,6 +55,7 @@ def render(document: KvDocument) -> RenderableType:
         parts.table(names, rows),
         *(line for cost in document.costs for line in _cost(cost)),
         *parts.proof(settings.transport, document.proof),
+        *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

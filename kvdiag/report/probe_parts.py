@@ -46,6 +46,11 @@ def proof(name: str, one: TransportProof) -> list[Text]:
     return lines + [Text(f"  {reason}") for reason in one.missing]
 
 
+def incomplete(failure: str | None) -> list[Text]:
+    """Return the mark of a run that failed before its end."""
+    return [Text("INCOMPLETE: the run failed; these are the rounds before that", "bold red")] if failure else []
+
+
 def judgements(found: Iterable[Judgement]) -> list[Text]:
     """Return one line for every verdict."""
     words = {"met": "met", "missed": "MISSED", "undetermined": "cannot judge"}

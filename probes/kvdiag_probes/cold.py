@@ -52,8 +52,11 @@ class ColdResult:
     steady_s: list[float] = field(default_factory=list)
 
 
-def measure(options: ColdOptions) -> ColdResult:
-    """Connect `rounds` + 1 times afresh; errors are those of the endpoint and the client, and leave nothing open."""
+def measure(options: ColdOptions, partial: Callable[[ColdResult], None] = lambda _: None) -> ColdResult:
+    """Connect `rounds` + 1 times afresh; errors are those of the endpoint and the client, and leave nothing open.
+
+    `partial` gets the result after each connection, so that what was measured before a failure is not lost.
+    """
     result: ColdResult | None = None
     for number in range(options.rounds + 1):
         options.progress(f"connection {number + 1} of {options.rounds + 1}")
@@ -66,13 +69,14 @@ def measure(options: ColdOptions) -> ColdResult:
             # The first transfers after a connection still warm caches: half of them are not counted.
             timings = [_transfer(path, options) for _ in range(2 * options.steady)]
             result.steady_s.append(median(timings[options.steady :]))
+            partial(result)
     assert result is not None
     return result
 
 
 def summarise(result: ColdResult) -> tuple[tuple[ColdStage, ...], float, Metric, Metric, Metric]:
     """Return the stages, the very first total, the later totals, the steady transfer and the slowdown."""
-    first, *later = result.stages
+    first, *later = result.stages[: len(result.steady_s)]
     totals = [sum(one.values()) for one in later]
     stages = tuple(
         ColdStage(

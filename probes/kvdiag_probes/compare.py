@@ -37,6 +37,19 @@ def compare(
     UndeterminedError where RDMA is asked for and cannot be had: nothing is compared then.
     """
     found: dict[str, list[ProbeResult]] = defaultdict(list)
+    collect(options, methods, rounds, budget, found, run)
+    return summarise(options, methods, found)
+
+
+def collect(
+    options: ProbeOptions,
+    methods: Sequence[str],
+    rounds: int,
+    budget: Budget,
+    found: dict[str, list[ProbeResult]],
+    run: Callable[[ProbeOptions], ProbeResult] = run_probe,
+) -> None:
+    """Run the rounds, each result into `found` by its method: what was measured before a failure is there."""
     for number in range(rounds):
         for method in methods if number % 2 == 0 else methods[::-1]:
             options.progress(f"round {number + 1} of {rounds}: {method}")
@@ -44,6 +57,12 @@ def compare(
                 result = _once(options, method, run)
             found[method].append(result)
             budget.spend(result.proof.payload_bytes)
+
+
+def summarise(options: ProbeOptions, methods: Sequence[str], found: dict[str, list[ProbeResult]]) -> Comparison:
+    """Return the comparison of the rounds in which every method ran; at least one."""
+    whole = min(len(found[method]) for method in methods)
+    found = {method: results[:whole] for method, results in found.items()}
     reference = found[methods[0]]
     return Comparison(
         ends=next((found[m][0].ends for m in methods if m.startswith("rdma")), reference[0].ends),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kvdiag.cli._output import Format, stderr, stdout
 
 if TYPE_CHECKING:
+    from kvdiag.errors import KvdiagError
+    from kvdiag.model.probe import TransportProof
     from kvdiag.model.probe_judgement import Judgement, Metric
     from kvdiag_probes.session import ProbeOptions
 
@@ -87,7 +89,7 @@ def judge_history(
     earlier = [
         {one["name"]: one["value"] for one in _metrics_in(run)}
         for run in probe_history.read(baseline)
-        if _identity(run) == wanted
+        if _identity(run) == wanted and not run.get("failure")
     ]
     return judge_baseline(metrics, earlier, tolerance)
 
@@ -105,10 +107,12 @@ def finish(
     flags: dict[str, Any],
     metrics: "Iterable[Metric]",
     warning: bool = False,
+    failure: "KvdiagError | None" = None,
 ) -> int:
     """Judge the document against the baseline, print and keep it, and return the exit code.
 
     A missed limit is 2, one that the samples cannot decide 3, `warning` 1. The document has a field `judgements`.
+    A `failure` is raised once what was measured before it is kept.
     """
     import dataclasses
 
@@ -117,7 +121,8 @@ def finish(
     from kvdiag.report.json import encode
     from kvdiag.sources import probe_history
 
-    found = judge_history(document, metrics, flags["baseline"], flags["tolerance"])
+    complete = not getattr(document, "failure", None)
+    found = judge_history(document, metrics, flags["baseline"] if complete else None, flags["tolerance"])
     document = dataclasses.replace(document, judgements=(*document.judgements, *found))
     text = encode(document)
     if flags["output"] is Format.JSON:
@@ -126,12 +131,26 @@ def finish(
         stdout().print(render(document))
     if flags["out"] is not None:
         probe_history.append(flags["out"], text)
+    if failure is not None:
+        raise failure
     gravest = worst(document.judgements)
     if gravest == "missed":
         return int(ExitCode.CRITICAL)
     if gravest == "undetermined":
         return int(ExitCode.UNDETERMINED)
     return int(ExitCode.WARNING if warning else ExitCode.PASSED)
+
+
+def unproved(payload_bytes: int) -> "TransportProof":
+    """Return the proof of a run that failed before its counts were taken."""
+    from kvdiag.model.probe import TransportProof
+
+    return TransportProof(
+        status="not_observable",
+        payload_bytes=payload_bytes,
+        evidence=(),
+        missing=("the run failed: how much of its last transfer arrived is not known",),
+    )
 
 
 def _metrics_in(value: Any) -> list[dict[str, Any]]:

@@ -49,11 +49,11 @@ def _run(**given: Any) -> int:
         require(module, "probes", "kvdiag probe cold")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.probe_verdicts import judge
-    from kvdiag.errors import UsageError
+    from kvdiag.errors import KvdiagError, UsageError
     from kvdiag.model.probe_cold import ColdDocument, ColdSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_cold_text import render
-    from kvdiag_probes.cold import ColdOptions, measure, summarise
+    from kvdiag_probes.cold import ColdOptions, ColdResult, measure, summarise
     from kvdiag_probes.control.address import parse_address
     from kvdiag_probes.control.credential import load_credential
     from kvdiag_probes.datapath import Transport
@@ -75,7 +75,14 @@ def _run(**given: Any) -> int:
         gid_index=given["gid_index"],
         progress=_finish.progress(),
     )
-    result = measure(options)
+    kept: list[ColdResult] = []
+    failure = None
+    try:
+        result = measure(options, kept.append)
+    except KvdiagError as error:
+        if len(kept) < 2:  # the very first connection, and one more
+            raise
+        failure, result = error, kept[-1]
     stages, first_s, total, steady, slowdown = summarise(result)
     limit = given["max_cold_ms"]
     document = ColdDocument(
@@ -93,7 +100,8 @@ def _run(**given: Any) -> int:
         steady=steady,
         slowdown=slowdown,
         judgements=() if limit is None else (judge("--max-cold-ms", total, limit / 1e3),),
+        failure=str(failure) if failure else None,
         missing=("open, register and peer_register: TCP has none",) if tcp else (),
     )
     metrics = [*(stage.again for stage in stages), total, steady]
-    return _finish.finish(document, render, given, metrics)
+    return _finish.finish(document, render, given, metrics, failure=failure)

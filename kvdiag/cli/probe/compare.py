@@ -54,6 +54,7 @@ def _run(**given: Any) -> int:
         require(module, "probes", "kvdiag probe compare")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.probe_verdicts import judge
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.probe_compare import CompareDocument, CompareSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_compare_text import render
@@ -65,7 +66,15 @@ def _run(**given: Any) -> int:
     if given["min_bandwidth"]:
         _finish.parse_rate(given["min_bandwidth"], "--min-bandwidth", 1.0)
     options = _finish.probe_options(given)
-    found = probe.compare(options, methods, given["rounds"], Budget(allowed))
+    runs: dict[str, list[Any]] = {method: [] for method in methods}
+    failure = None
+    try:
+        probe.collect(options, methods, given["rounds"], Budget(allowed), runs)
+    except KvdiagError as error:
+        if not all(runs.values()):
+            raise
+        failure = error
+    found = probe.summarise(options, methods, runs)
     settings = CompareSettings(
         methods=methods,
         sizes=options.settings.sizes,
@@ -88,7 +97,8 @@ def _run(**given: Any) -> int:
         proofs=found.proofs,
         link_bytes_per_second=link,
         judgements=tuple(judgements),
+        failure=str(failure) if failure else None,
         missing=() if link else ("the link's rate: no RDMA port was used, or sysfs shows none",),
     )
     contradicted = any(one.proof.status == "contradicted" for one in found.proofs)
-    return _finish.finish(document, render, given, metrics, warning=contradicted)
+    return _finish.finish(document, render, given, metrics, contradicted, failure)

@@ -57,6 +57,7 @@ def _run(**given: Any) -> int:
     for module in ("numpy", "httpx"):
         require(module, "probes", "kvdiag probe connections")
     from kvdiag.cli.probe import _finish
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.model.probe_connections import ConnectionsDocument, ConnectionsSettings
     from kvdiag.report.json import head
@@ -88,9 +89,14 @@ def _run(**given: Any) -> int:
     found = measure_local(choice, settings, _finish.progress())
     active: tuple[Any, ...] = ()
     ends = None
+    failure = None
     if given["peer"]:
         options = _finish.probe_options(given | {"queue_depth": given["in_flight"]})
-        active, ends = probe.time_active(options, wanted, given["in_flight"], given["rounds"], allowed)
+        try:
+            active, ends = probe.time_active(options, wanted, given["in_flight"], given["rounds"], allowed)
+        except KvdiagError as error:
+            failure = error
+            found.missing.append(f"bandwidth against the number of queue pairs: {error}")
     else:
         found.missing.append("bandwidth against the number of queue pairs: give a PEER")
     fan_out = probe.advise(
@@ -107,9 +113,10 @@ def _run(**given: Any) -> int:
         active=active,
         fan_out=fan_out,
         judgements=(),
+        failure=str(failure) if failure else None,
         missing=tuple(found.missing),
     )
     metrics = [row.seconds for row in found.setup] + [row.per_second for row in found.creation]
     metrics += [row.bandwidth for row in active]
-    code = _finish.finish(document, render, given, metrics)
+    code = _finish.finish(document, render, given, metrics, failure=failure)
     return code if fan_out.fits else int(ExitCode.CRITICAL)

@@ -99,13 +99,13 @@ def _run(**given: Any) -> int:
     require("numpy", "probes", "kvdiag probe kv")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.kv_blocks import exchanges
-    from kvdiag.errors import UsageError
+    from kvdiag.errors import KvdiagError, UsageError
     from kvdiag.model.probe_kv import KvDocument, KvSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_kv_text import render
     from kvdiag_probes.budget import Budget
     from kvdiag_probes.datapath import Operation
-    from kvdiag_probes.kv.measure import costs, measure, rows
+    from kvdiag_probes.kv.measure import Samples, costs, measure, rows
     from kvdiag_probes.kv.open import open_path
     from kvdiag_probes.kv.shapes import MODES, measured_pairs, request, shape
 
@@ -121,13 +121,19 @@ def _run(**given: Any) -> int:
     chosen = measured_pairs(pairs, measured)
     shapes = [shape(geometry, *degrees, some, count, mode) for some in chosen for count in tokens for mode in MODES]
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
-    with open_path(given["transport"].value, given, max(max(s.source_bytes, s.target_bytes) for s in shapes)) as opened:
-        path, ends = opened
-        wanted = [Operation(name) for name in operations]
-        samples = measure(
-            path, shapes, wanted, given["rounds"], given["repeats"], given["timeout"], allowed, _finish.progress()
-        )
-        proof = path.prove(samples.moved)
+    samples, failure, ends = Samples(shapes), None, None
+    wanted = [Operation(name) for name in operations]
+    counts = given["rounds"], given["repeats"], given["timeout"]
+    size = max(max(one.source_bytes, one.target_bytes) for one in shapes)
+    try:
+        with open_path(given["transport"].value, given, size) as (path, ends):
+            measure(path, shapes, wanted, *counts, allowed, _finish.progress(), samples)
+            proof = path.prove(samples.moved)
+    except KvdiagError as error:
+        if not samples.timings:
+            raise
+        failure = error
+        proof = _finish.unproved(sum(samples.moved.values()))
     document = KvDocument(
         **head("kvdiag.probe-kv/1"),  # type: ignore[arg-type]
         settings=KvSettings(
@@ -149,13 +155,14 @@ def _run(**given: Any) -> int:
         costs=costs(samples, tokens[len(tokens) // 2] if len(tokens) > 2 else None),
         proof=proof,
         judgements=(),
+        failure=str(failure) if failure else None,
         missing=(
             *(model.notes if model else ()),
             *(() if len(tokens) > 2 else ("a check of the fit: give three or more --tokens",)),
         ),
     )
     metrics = [one for row in document.rows for one in (row.total, row.bandwidth)]
-    return _finish.finish(document, render, given, metrics, warning=proof.status == "contradicted")
+    return _finish.finish(document, render, given, metrics, proof.status == "contradicted", failure)
 
 
 def _geometry(given: dict[str, Any]) -> "tuple[ModelConfig | None, KvGeometry]":

@@ -38,12 +38,14 @@ def measure(
     timeout_s: float,
     budget: Budget,
     progress: Callable[[str], None] = lambda _: None,
+    samples: Samples | None = None,
 ) -> Samples:
     """Move each shape `repeats` times a round, every other round in reverse order, after one round that is not counted.
 
-    PayloadMismatchError where the target's memory is not what the blocks should have made of it.
+    PayloadMismatchError where the target's memory is not what the blocks should have made of it. `samples`, made of
+    the shapes, keeps what was measured before a failure.
     """
-    samples = Samples(list(shapes))
+    samples = samples or Samples(list(shapes))
     work = [(operation, place, shape) for operation in operations for place, shape in enumerate(shapes)]
     seed = 0
     for number in range(-1, rounds):
@@ -65,7 +67,7 @@ def rows(samples: Samples) -> tuple[KvRow, ...]:
     places = {shape.key: place for place, shape in enumerate(samples.shapes)}
     for (operation, place), timings in samples.timings.items():
         shape = samples.shapes[place]
-        whole = samples.timings[operation, places.get(("contiguous", shape.tokens, shape.pair), place)]
+        whole = samples.timings.get((operation, places.get(("contiguous", shape.tokens, shape.pair), place))) or timings
         pair = "all" if shape.pair is None else "{}-{}".format(*shape.pair)
         name = f"{operation}.{shape.mode}.{shape.tokens}.{pair}"
         stages = {
@@ -73,7 +75,7 @@ def rows(samples: Samples) -> tuple[KvRow, ...]:
             for stage in ("build", "post", "wire", "poll", "total")
         }
         rates = [shape.bytes / one.total_s for one in timings]
-        ratios = [other.total_s / one.total_s for one, other in zip(timings, whole, strict=True)]
+        ratios = [other.total_s / one.total_s for one, other in zip(timings, whole, strict=False)]
         found.append(
             KvRow(
                 operation=operation,
