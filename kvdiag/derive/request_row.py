@@ -1,5 +1,6 @@
 """From the pieces of one request to its row: TTFT and stages that add up, each with how it is known."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -168,7 +169,7 @@ def _add_stages(
                 "nodes are apart"
             )
             wait_s = None
-    moving_s = _moving_s(transfers)
+    moving_s = _moving_s(transfers, *((end_s, present_s) if wait_s is not None else (None, None)))
     if moving_s is not None and parts:
         for name, value in parts.items():
             row.put(name, value)
@@ -199,18 +200,29 @@ def _add_decode_waits(row: _Row, decode: RequestPiece, from_s: float, present_s:
         row.put(column, end_s - start_s, "derived")
 
 
-def _moving_s(transfers: Sequence[HandleTransfer]) -> float | None:
-    """Return for how long at least one handle was moving, the longest of them where their starts are not known."""
+def _moving_s(
+    transfers: Sequence[HandleTransfer], from_s: float | None = None, until_s: float | None = None
+) -> float | None:
+    """Return for how long at least one handle was moving, the longest of them where their starts are not known.
+
+    Only what lies between the two instants counts where they are known: what moved while the prefill still ran
+    delayed nothing.
+    """
     known = [one for one in transfers if one.duration_s is not None]
     if not known:
         return None
-    spans = sorted((one.start_s, one.duration_s or 0.0) for one in known if one.start_s is not None)
+    spans = sorted(
+        (one.start_s, one.start_s + one.duration_s)
+        for one in known
+        if one.start_s is not None and one.duration_s is not None
+    )
     if len(spans) < len(known):
         return max(one.duration_s or 0.0 for one in known)
-    covered_s, end_s = 0.0, spans[0][0]
-    for start_s, duration_s in spans:
-        covered_s += max(0.0, start_s + duration_s - max(end_s, start_s))
-        end_s = max(end_s, start_s + duration_s)
+    covered_s, reached_s = 0.0, -math.inf if from_s is None else from_s
+    for start_s, end_s in spans:
+        end_s = end_s if until_s is None else min(end_s, until_s)
+        covered_s += max(0.0, end_s - max(reached_s, start_s))
+        reached_s = max(reached_s, end_s)
     return covered_s
 
 
@@ -225,9 +237,10 @@ def _add_sizes(row: _Row, pieces: Sequence[RequestPiece], transfers: Sequence[Ha
         if values:
             row.put(column, *max(values))
     for column in ("bytes", "descriptors"):
-        amounts = [getattr(one, column) for one in transfers if getattr(one, column) is not None]
-        if amounts:
-            row.put(column, sum(amounts), _worst(transfers, column))
+        # A failed handle took time, but brought nothing that counts.
+        done = [one for one in transfers if getattr(one, column) is not None and not one.error]
+        if done:
+            row.put(column, sum(getattr(one, column) for one in done), _worst(done, column))
     if "bytes" not in row.values:
         told = [(one.bytes, one.evidence.get("bytes", "measured")) for one in pieces if one.bytes is not None]
         if told:

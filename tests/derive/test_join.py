@@ -148,6 +148,23 @@ def test_only_the_wait_after_the_prefill_counts_as_the_decode_sides() -> None:
     assert row.grade("admit_s") == "derived"
 
 
+def test_a_failed_handle_is_told_and_moves_nothing() -> None:
+    row, _ = joined(PREFILL, DECODE, HANDLES[0], replace(HANDLES[1], error="nixlRemoteDisconnectError"))
+    assert row.bytes == 4096
+    assert row.transfer_s == pytest.approx(0.07)
+    assert row.missing == ("nixl span: nixlRemoteDisconnectError",)
+
+
+def test_what_moved_while_the_prefill_ran_delayed_nothing() -> None:
+    early, late = (
+        replace(HANDLES[0], start_s=100.0, duration_s=0.31),
+        replace(HANDLES[1], start_s=100.4, duration_s=0.2),
+    )
+    row, _ = joined(PREFILL, DECODE, early, late)
+    # The wait is that from 100.3 to 100.45; in it they moved until 100.31, and from 100.4 on.
+    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.06, 0.09])
+
+
 def test_the_end_of_the_last_chunk_is_the_prefills_end() -> None:
     chunk = replace(PREFILL, prefill_end_s=100.4)
     row, joiner = joined(PREFILL, chunk, DECODE)

@@ -71,6 +71,7 @@ class _Patch:
         self._tracer = tracer
         self._requests: dict[Any, _Request] = {}
         self._lists = PreparedLists(MOST_REQUESTS)
+        self._untold: set[str] = set()
         self._undo: list[tuple[type, str, Any]] = []
         self._duration = meter.create_histogram(
             "nixl.transfer.duration", unit="s", description="From the post of a transfer until it was seen complete."
@@ -298,10 +299,12 @@ class _Patch:
         attributes = request.attributes
         if names.BACKEND not in attributes:
             attributes[names.BACKEND] = _safely(lambda: agent.query_xfer_backend(handle), "")
-        if not error:
+        if not error and agent.name not in self._untold:
             told = _safely(lambda: agent.get_xfer_telemetry(handle), None)
             if told is not None:
                 attributes[names.BYTES], attributes[names.DESCRIPTORS] = int(told.totalBytes), int(told.descCount)
+            elif len(self._untold) < MOST_REQUESTS:
+                self._untold.add(agent.name)  # its telemetry is off, and asking costs an exception each time
         labels = {
             names.DIRECTION: attributes[names.DIRECTION],
             names.BACKEND: attributes[names.BACKEND],

@@ -89,7 +89,7 @@ def fake_module() -> ModuleType:
     class nixl_agent:  # noqa: N801  (as NIXL names it)
         name = "here"
         answers: Any = None
-        telemetry: Any = None
+        asked = 0
 
         def register_memory(self, regions: Any, mem_type: str | None = None) -> Any:
             if regions == "broken":
@@ -114,6 +114,7 @@ def fake_module() -> ModuleType:
             return "UCX"
 
         def get_xfer_telemetry(self, handle: Handle) -> Any:
+            self.asked += 1
             raise RuntimeError("NIXL_ERR_NO_TELEMETRY")
 
         def _answer(self) -> Any:
@@ -174,6 +175,7 @@ def test_a_transfer_is_in_the_trace_that_was_active(told: tuple[Any, InMemorySpa
     assert first.attributes is not None
     assert (first.attributes[names.DESCRIPTORS], first.attributes[names.PEER]) == (3, "there")
     assert names.BYTES not in first.attributes  # without telemetry nobody knows: absent, not zero
+    assert agent.asked == 1
 
 
 @pytest.mark.parametrize(("answers", "error"), [

@@ -106,6 +106,21 @@ def test_a_failed_transfer_names_request_and_peer() -> None:
     assert (sending.peer, sending.error, sending.duration_s, sending.bytes) == ("10.0.0.2:14579", "ret -1", 1.5, 4096)
 
 
+def test_lmcache_names_the_request_of_a_transfer() -> None:
+    stored, retrieved = pieces(
+        "LMCache INFO: [req_id=cmpl-a-0-00aa11bb] Stored 512 out of total 512 tokens. size: 0.0625 GB, cost 12.5 ms, "
+        "throughput: 5.0000 GB/s; offload_time: 10.0000 ms, put_time: 2.5000 ms",
+        "LMCache INFO: [req_id=cmpl-a-0-00aa11bb] Retrieved 256 out of 256 required tokens (from 512 total tokens). "
+        "size: 0.0312 gb, cost 5.0000 ms, throughput: 6.2400 GB/s;",
+    )
+    assert isinstance(stored, HandleTransfer)
+    assert isinstance(retrieved, HandleTransfer)
+    assert (stored.keys, stored.direction, stored.bytes) == ((("id", "a"),), "push", 64 * 1048576)
+    assert (stored.start_s, stored.duration_s) == (4999.9875, 0.0125)
+    assert retrieved.direction == "pull"
+    assert retrieved.bytes == pytest.approx(0.0312 * (1 << 30))
+
+
 def test_statistics_lines_are_windows() -> None:
     one, other = pieces(STATISTICS, MOONCAKE)
     assert isinstance(one, WindowRecord)

@@ -180,6 +180,26 @@ def test_grpc_takes_exports_and_refuses_large_ones() -> None:
         assert len(found) == 2 * 26
 
 
+def test_grpc_serves_beside_connections_that_say_nothing() -> None:
+    found: list[Span] = []
+    with serving(OtlpGrpc("127.0.0.1", 0, found.extend)) as address:
+        host, port = address.split(":")
+        silent = [socket.create_connection((host, int(port)), timeout=10) for _ in range(40)]
+        try:
+            for number, one in enumerate(silent):
+                one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if number % 2 else b"GET / HTTP/1.1\r\n\r\n")
+            with grpc.insecure_channel(address) as channel:
+                export = channel.unary_unary(METHOD)
+                export(BODY, timeout=10)
+                with pytest.raises(grpc.RpcError) as raised:
+                    export(b"\xff\xff", timeout=10)
+        finally:
+            for one in silent:
+                one.close()
+    assert raised.value.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    assert len(found) == 26
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with http() as (server, _):
         port = int(server.address.split(":")[1])
