@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvdiag.errors import KvdiagError
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
+from kvdiag.model.transfer import STAGES
 from kvdiag.sources.base import Clock
 from kvdiag_exporters.records.counter_window import CounterWindow
 from kvdiag_exporters.records.window import RecordWindow
@@ -63,6 +64,8 @@ class OnlineAttribution:
         diagnosis, error = None, ""
         if columns is None or count < FEWEST_REQUESTS:
             error = f"{count} requests in the last {self._window_s:g} s, at least {FEWEST_REQUESTS} are needed"
+        elif not set(STAGES) & columns.numbers.keys():
+            error = f"none of the last {count} requests has a stage"
         else:
             series, metrics = self._counters.series(since_s)
             bundle = Bundle(
@@ -76,7 +79,9 @@ class OnlineAttribution:
                 error = str(failure)
             except Exception as failure:  # its fault must not end the thread: the next window may be another
                 error = f"{type(failure).__name__}: {failure}"
-                _log.warning("attributing failed: %s", error, exc_info=True)
+                if self.last is None or self.last.error != error:
+                    _log.warning("attributing the last requests failed: %s; not repeated until it changes", error)
+                _log.debug("attributing failed", exc_info=True)
         self.last = Attribution(
             time_s=now_s,
             duration_s=self._clock.monotonic_s() - start_s,

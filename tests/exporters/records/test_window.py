@@ -120,14 +120,20 @@ def test_the_attribution_of_the_window_finds_the_stage_that_varies() -> None:
     assert online.last is found
 
 
-def test_an_attribution_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attribution_that_fails_says_why_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     window = RecordWindow()
-    window.add_requests(slowed(60))
     clock = StillClock()
     clock.now_s = 700.0 - 1.7e9
-    monkeypatch.setattr("kvdiag.attribution.diagnose", lambda bundle: 1 / 0)
     online = OnlineAttribution(window, CounterWindow({}, {}), {}, clock, 60.0, 700.0)
-    assert online.attribute().error == "ZeroDivisionError: division by zero"
+    window.add_requests([row(number, queue_s=None, kv_wait_s=None) for number in range(60)])
+    assert online.attribute().error == "none of the last 60 requests has a stage"
+    window.add_requests(slowed(60))
+    monkeypatch.setattr("kvdiag.attribution.diagnose", lambda bundle: 1 / 0)
+    for _ in range(3):
+        assert online.attribute().error == "ZeroDivisionError: division by zero"
+    assert len(caplog.messages) == 1
 
 
 RECEIVED = Metric(
