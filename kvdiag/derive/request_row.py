@@ -173,10 +173,11 @@ def _add_stages(
     if moving_s is not None and parts:
         for name, value in parts.items():
             row.put(name, value)
-        posted = [one.post_s for one in transfers if one.post_s is not None]
-        post_s = min(moving_s, max(posted)) if posted else None
-        row.put("post_s", post_s)
-        row.put("wire_s", moving_s - (post_s or 0.0))
+        posted_s = min(moving_s, max((one.post_s or 0.0 for one in transfers), default=0.0))
+        built_s = max((one.prepare_s or 0.0 for one in transfers), default=0.0)
+        if any(one.post_s is not None for one in transfers):
+            row.put("post_s", built_s + posted_s)
+        row.put("wire_s", moving_s - posted_s)
     elif moving_s is not None and wait_s is not None:
         row.put("transfer_s", min(moving_s, wait_s))
         row.put("pre_transfer_s", max(0.0, wait_s - moving_s), told)

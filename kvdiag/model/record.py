@@ -55,7 +55,7 @@ class HandleTransfer:
     """One transfer handle: (local rank, remote rank, attempt); a request has none or many of them.
 
     `keys` is empty where the source knows no request. `duration_s` is from post to completion as seen, `post_s` the
-    part of it until posting returned; `error` is the status of a failed one.
+    part of it until posting returned, `prepare_s` what building it took before; `error` is the status of a failed one.
     """
 
     source: str
@@ -66,6 +66,7 @@ class HandleTransfer:
     backend: str | None = None
     start_s: float | None = None
     duration_s: float | None = None
+    prepare_s: float | None = None
     post_s: float | None = None
     bytes: float | None = None
     descriptors: float | None = None

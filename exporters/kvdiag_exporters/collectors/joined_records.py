@@ -108,7 +108,9 @@ class JoinedRecordsCollector:
     def collect(self) -> Iterator[Sample]:
         """Yield the counts so far."""
         hub, followers = self._records.hub, self._records.followers
-        self.missing = (*followers.missing, *followers.errors)
+        last = self._records.attribution.last
+        unexplained = (f"attribution: {last.error}",) if last is not None and last.error else ()
+        self.missing = (*followers.missing, *followers.errors, *unexplained)
         counts, joined = hub.counts, hub.joiner.counts
         for result in ("read", "foreign", "invalid"):
             yield SPANS.sample(float(getattr(counts, result)), result)

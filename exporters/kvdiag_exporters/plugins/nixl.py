@@ -95,6 +95,7 @@ class _Patch:
             ("register_memory", self._memory(names.REGISTER, 1)),
             ("deregister_memory", self._memory(names.DEREGISTER, -1)),
             ("add_remote_agent", self._timed(names.ADD_PEER)),
+            ("fetch_remote_metadata", self._timed(names.FETCH)),
             ("make_connection", self._timed(names.CONNECT)),
             ("prep_xfer_dlist", self._prepare_list),
             ("initialize_xfer", self._prepare),
@@ -199,9 +200,17 @@ class _Patch:
 
     def _prepare(self, original: Any) -> Any:
         by_index = original.__name__ == "make_prepped_xfer"
+        labels = {names.OPERATION: original.__name__}
 
         def method(agent: Any, operation: str, local: Any, *args: Any, **kwargs: Any) -> Any:
-            handle = original(agent, operation, local, *args, **kwargs)
+            start_s = time.perf_counter()
+            try:
+                handle = original(agent, operation, local, *args, **kwargs)
+            except Exception as failure:
+                self._tell_unprepared(agent, labels, time.perf_counter() - start_s, type(failure).__name__)
+                raise
+            took_s = time.perf_counter() - start_s
+            self._operation.record(took_s, labels)
 
             def remember() -> None:
                 peer = ""
@@ -220,6 +229,7 @@ class _Patch:
                     names.OPERATION: operation,
                     names.DIRECTION: _DIRECTIONS.get(operation, operation),
                     names.DESCRIPTORS: count,
+                    names.PREPARE_S: took_s,
                 }
                 if moved is not None:
                     attributes[names.BYTES] = moved
@@ -231,6 +241,23 @@ class _Patch:
             return handle
 
         return method
+
+    def _tell_unprepared(self, agent: Any, labels: dict[str, str], took_s: float, error: str) -> None:
+        """Tell of a transfer that was not even prepared, as a span of its own."""
+
+        def tell() -> None:
+            self._operation.record(took_s, labels | {"error.type": error})
+            end_ns = time.time_ns()
+            span = self._tracer.start_span(
+                names.PREPARE,
+                kind=SpanKind.CLIENT,
+                start_time=end_ns - round(took_s * 1e9),
+                attributes=labels | {names.AGENT: agent.name, "error.type": error},
+            )
+            span.set_status(Status(StatusCode.ERROR, error))
+            span.end(end_ns)
+
+        _safely(tell, None)
 
     def _transfer(self, original: Any) -> Any:
         def method(agent: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:

@@ -68,6 +68,7 @@ def test_every_transfer_of_real_agents_is_a_span() -> None:
         assert post_s is not None
         assert wait_s is not None
         assert 0 < post_s <= post_s + wait_s <= one.duration_s + 0.001
+        assert (one.number(names.PREPARE_S) or 0.0) > 0
         assert one.failed == ""
         assert one.resource["service.name"] == "prefill"
     assert {one.number(names.BYTES) for one in found if one.name == names.REGISTER} == {float(1 << 20)}
@@ -100,6 +101,8 @@ def fake_module() -> ModuleType:
             return b"there"
 
         def initialize_xfer(self, operation: str, local: Any, remote: Any, peer: str) -> Handle:
+            if peer == "unknown":
+                raise KeyError("NIXL_ERR_NOT_FOUND")
             return Handle(7)
 
         def transfer(self, handle: Handle) -> str:
@@ -213,14 +216,16 @@ def test_a_released_transfer_and_a_failed_registration_are_told(told: tuple[Any,
     handle = agent.initialize_xfer("WRITE", BLOCKS, BLOCKS, "there")
     agent.transfer(handle)
     agent.release_xfer_handle(handle)
+    with pytest.raises(KeyError):
+        agent.initialize_xfer("WRITE", BLOCKS, BLOCKS, "unknown")
     with pytest.raises(RuntimeError):
         agent.register_memory("broken")
     assert agent.add_remote_agent(b"metadata") == b"there"
     spans = exporter.get_finished_spans()
-    assert [span.name for span in spans] == [names.TRANSFER, names.REGISTER, names.ADD_PEER]
+    assert [span.name for span in spans] == [names.TRANSFER, names.PREPARE, names.REGISTER, names.ADD_PEER]
     errors = [(span.attributes or {}).get("error.type") for span in spans]
-    assert errors == ["released", "RuntimeError", None]
-    assert (spans[2].attributes or {})[names.PEER] == "there"
+    assert errors == ["released", "KeyError", "RuntimeError", None]
+    assert (spans[3].attributes or {})[names.PEER] == "there"
 
 
 def test_telling_that_fails_does_not_reach_the_engine(

@@ -6,7 +6,7 @@ from kvdiag.model.record import HandleTransfer, RequestPiece
 from kvdiag_exporters.plugins import nixl_names as nixl
 from kvdiag_exporters.records.span import Names, Span
 
-_SETUP = (nixl.ADD_PEER, nixl.CONNECT)
+_SETUP = (nixl.ADD_PEER, nixl.CONNECT, nixl.FETCH)
 
 
 def read(span: Span, names: Names) -> Iterable[RequestPiece | HandleTransfer] | None:
@@ -24,6 +24,7 @@ def read(span: Span, names: Names) -> Iterable[RequestPiece | HandleTransfer] | 
                 backend=span.text(nixl.BACKEND),
                 start_s=span.start_s,
                 duration_s=span.duration_s,
+                prepare_s=span.number(nixl.PREPARE_S),
                 post_s=span.number(nixl.POST_S),
                 bytes=span.number(nixl.BYTES),
                 descriptors=span.number(nixl.DESCRIPTORS),
