@@ -69,9 +69,10 @@ def test_the_order_of_arrival_does_not_matter(order: tuple[RequestPiece | Handle
 
 def test_a_late_link_joins_what_had_no_common_identity() -> None:
     link = RequestPiece(keys=(("room", "7"), ("trace", "ab")), source="sglang span", side="part", register_s=0.01)
-    row, _ = joined(replace(PREFILL, keys=(("room", "7"),)), replace(DECODE, keys=(("trace", "ab"),)), HANDLES[0], link)
+    handle = replace(HANDLES[0], prepare_s=0.005)
+    row, _ = joined(replace(PREFILL, keys=(("room", "7"),)), replace(DECODE, keys=(("trace", "ab"),)), handle, link)
     assert row.register_s == 0.01
-    assert row.post_s == 0.01
+    assert row.post_s == pytest.approx(0.015)
     assert row.wire_s == pytest.approx(0.04)
     assert row.request_id == "trace:ab"
 
