@@ -1,16 +1,13 @@
 """The exporter put together: collect, serve, record, and end in order when asked to."""
 
 import logging
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from kvdiag.errors import InputError, KvdiagError, UndeterminedError
@@ -22,6 +19,8 @@ from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
+from kvdiag_exporters.signals import Signals, handled
+from kvdiag_exporters.web_config import load as load_web
 
 if TYPE_CHECKING:
     from kvdiag_exporters.records.service import Records
@@ -57,21 +56,63 @@ def collect_once(config: Config) -> Collection:
 
 
 def run(
-    config: Config, announce: Callable[[str], None], *, file: Path | None = None, listen_from: str | None = None
+    config: Config,
+    announce: Callable[[str], None],
+    *,
+    file: Path | None = None,
+    listen_from: str | None = None,
+    reload: Callable[[], Config] | None = None,
 ) -> None:
     """Serve and record until SIGTERM or SIGINT; UnavailableError where the address cannot be listened on.
 
-    `announce` is called once with a line for a person, when metrics are served. Errors of a field name the `file` that
-    it is from, and those of the address `listen_from` instead, where that is given. UndeterminedError at the end where
-    lines of the recording were lost.
+    `announce` is called with a line for a person whenever metrics begin to be served. Errors of a field name the `file`
+    that it is from, and those of the address `listen_from` instead, where that is given. On SIGHUP everything ends in
+    order and begins again with the configuration that `reload` returns. UndeterminedError at the end where lines of the
+    recording were lost.
     """
+    lost = 0
+    listen: tuple[str, str] | None = None
+    with handled(reload) as signals:
+        while True:
+            # A free port that was once chosen is kept: whoever scrapes knows no other.
+            chosen = listen[1] if listen is not None and listen[0] == config.listen else config.listen
+            address, lines = _serve(config, chosen, signals, announce, file, listen_from)
+            lost += lines
+            listen = (config.listen, address)
+            if signals.new is None:
+                break
+            config, signals.new = signals.new, None
+            _log.info("SIGHUP: going on with the configuration as it is now")
+    if lost:
+        raise UndeterminedError(
+            f"recorder: {lost} lines could not be recorded or were removed with their files; "
+            "what diagnose finds in this bundle is incomplete"
+        )
+
+
+def _serve(
+    config: Config,
+    listen: str,
+    signals: Signals,
+    announce: Callable[[str], None],
+    file: Path | None,
+    listen_from: str | None,
+) -> tuple[str, int]:
+    """Serve with one configuration until it is to end; return the address and how many lines were lost."""
     setup, scraper = build(config)
-    host, port = split_listen(config.listen)
+    host, port = split_listen(listen)
+    web = None if config.web_config is None else load_web(Path(config.web_config))
     recorder: Recorder | RotatingRecorder | None = None
-    with ExitStack() as ending, _stop_on_signals() as stop:
+    with ExitStack() as ending:
+        ending.callback(scraper.close)
         with _naming(listen_from or ("listen" if file is None else f"{file}: listen")):
             server = HttpServer(
-                host, port, scraper, setup.clock.monotonic_s, lambda: None if recorder is None else recorder.status()
+                host,
+                port,
+                scraper,
+                setup.clock.monotonic_s,
+                lambda: None if recorder is None else recorder.status(),
+                web=web,
             )
         ending.callback(server.stop)
         if config.recorder is not None:
@@ -99,17 +140,15 @@ def run(
         where = "" if recorder is None else f"; {recorder.describe()}"
         if setup.records is not None:
             where = "".join(f"; {name} on {at}" for name, at in setup.records.addresses.items()) + where
-        announce(f"serving http://{server.address}/metrics{where}")
+        scheme = "http" if web is None or web.context is None else "https"
+        announce(f"serving {scheme}://{server.address}/metrics{where}")
         if recorder is not None or setup.stream.followers or setup.records is not None:
-            _record_until(stop, scraper, recorder, config.interval_s)
+            _record_until(signals, scraper, recorder, config.interval_s)
         else:
-            stop.wait()
+            while not signals.wait():
+                pass
         _finish(server, setup, scraper, recorder)
-    if setup.stream.lost_lines:
-        raise UndeterminedError(
-            f"recorder: {setup.stream.lost_lines} lines could not be recorded or were removed with their files; "
-            "what diagnose finds in this bundle is incomplete"
-        )
+    return server.address, setup.stream.lost_lines
 
 
 def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Recorder | RotatingRecorder:
@@ -148,11 +187,11 @@ def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Record
 
 
 def _record_until(
-    stop: threading.Event, scraper: Scraper, recorder: Recorder | RotatingRecorder | None, interval_s: float
+    signals: Signals, scraper: Scraper, recorder: Recorder | RotatingRecorder | None, interval_s: float
 ) -> None:
     """Collect at every full interval; one that took longer than the interval is not made up for."""
     next_s = time.monotonic() + interval_s
-    while not stop.wait(max(0.0, next_s - time.monotonic())):
+    while not signals.wait(max(0.0, next_s - time.monotonic())):
         collection = scraper.collect(fresh=True)
         if recorder is not None:
             recorder.write(collection)
@@ -166,22 +205,6 @@ def _naming(source: Path | str | None) -> Iterator[None]:
         yield
     except KvdiagError as error:
         raise error if source is None else type(error)(f"{source}: {error}") from None
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    stop = threading.Event()
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        _log.info("ending: %s", signal.Signals(number).name)
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _remove_address(path: Path) -> None:

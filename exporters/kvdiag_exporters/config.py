@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     engines: tuple[EngineConfig, ...] = ()
     recorder: RecorderConfig | None = None
     records: RecordsConfig | None = None
+    web_config: _Text | None = None
 
 
 def load(path: Path) -> Config:
@@ -137,6 +138,7 @@ def _absolute(config: Config, base: Path) -> Config:
         config,
         root=str(base / config.root),
         address_file=place(config.address_file),
+        web_config=place(config.web_config),
         engines=tuple(
             msgspec.structs.replace(
                 one,

@@ -65,6 +65,11 @@ class Scraper:
                 self._last = self._collect(self._timeout_s if timeout_s is None else timeout_s)
             return self._last
 
+    def close(self) -> None:
+        """Let the collectors' threads end, each once its collection is over; nothing can be collected any more."""
+        for worker in self._workers.values():
+            worker.close()
+
     def _collect(self, timeout_s: float) -> Collection:
         time_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
         running = [worker for worker in self._workers.values() if worker.start()]
@@ -118,7 +123,7 @@ class _Worker:
         self.finished = threading.Event()
         self.outcome = Outcome(duration_s=0.0, error="has not run yet")
         self._name, self._collector, self._clock = name, collector, clock
-        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._busy = False
         self._samples: list[Sample] = []
@@ -131,8 +136,11 @@ class _Worker:
                 return False
             self._busy = True
             self.finished.clear()
-        self._asked.put(None)
+        self._asked.put(True)
         return True
+
+    def close(self) -> None:
+        self._asked.put(False)
 
     def result(self, timeout_s: float) -> list[Sample]:
         """Return the samples of a finished collection; none, and the outcome says so, of one that still runs."""
@@ -145,8 +153,7 @@ class _Worker:
             return []
 
     def _run(self) -> None:
-        while True:
-            self._asked.get()
+        while self._asked.get():
             start_s = self._clock.monotonic_s()
             error, samples = "", []
             try:

@@ -1,10 +1,11 @@
-"""The HTTP endpoints: /metrics, /healthz and a landing page."""
+"""The HTTP endpoints: /metrics, /healthz, /readyz and a landing page."""
 
 import errno
 import gzip
 import json
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
@@ -18,6 +19,7 @@ from kvdiag.errors import UnavailableError, UsageError
 from kvdiag_exporters.exposition import all_samples, registry
 from kvdiag_exporters.scraper import Scraper
 from kvdiag_exporters.text_format import CONTENT_TYPE, TextFormat
+from kvdiag_exporters.web_config import Web
 
 _log = logging.getLogger(__name__)
 _IDLE_S = 15.0
@@ -29,7 +31,9 @@ _PAGE = b"""<!doctype html><title>kvdiag exporter</title><h1>kvdiag exporter</h1
 
 
 class HttpServer:
-    """Serves until `stop`; `address` is HOST:PORT as bound. `recording` says how the recorder fares."""
+    """Serves until `stop`; `address` is HOST:PORT as bound. `recording` says how the recorder fares, `web` whether
+    with TLS and for whom.
+    """
 
     def __init__(
         self,
@@ -38,10 +42,12 @@ class HttpServer:
         scraper: Scraper,
         monotonic_s: Callable[[], float],
         recording: Callable[[], Mapping[str, object] | None] = lambda: None,
+        web: Web | None = None,
     ) -> None:
         self._scraper = scraper
         self._monotonic_s = monotonic_s
         self._recording = recording
+        self._web = web
         self._documents: dict[str, Callable[[str], str]] = {}
         self._metrics = make_wsgi_app(registry(scraper, monotonic_s))
         self._text = TextFormat()
@@ -56,7 +62,8 @@ class HttpServer:
             ) from None
         except OSError as error:
             raise UnavailableError(_cannot_listen(host, port, error)) from error
-        self._server.set_app(self._answer)
+        self._server.set_app(self._guard)
+        self._server.tls = None if web is None else web.context
         bound_host, bound_port = self._server.server_address[:2]
         shown = f"[{bound_host!s}]" if family == socket.AF_INET6 else str(bound_host)
         self.address = f"{shown}:{bound_port}"
@@ -75,6 +82,21 @@ class HttpServer:
             self._server.shutdown()
         self._server.server_close()
 
+    def _guard(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer whoever may ask, with the headers that are asked for."""
+        if self._web is None:
+            return self._answer(environ, start_response)
+        extra = self._web.headers
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            return start_response(status, [*headers, *extra], *rest)
+
+        if not self._web.allowed(environ.get("HTTP_AUTHORIZATION", "")):
+            body = b"name and password, please\n"
+            start("401 Unauthorized", [("WWW-Authenticate", "Basic"), ("Content-Length", str(len(body)))])
+            return [body]
+        return self._answer(environ, start)
+
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _reply(start_response, "405 Method Not Allowed", "text/plain", b"only GET and HEAD\n")
@@ -84,6 +106,11 @@ class HttpServer:
         if path == "/healthz":
             status, body = self._health()
             return _reply(start_response, status, "application/json", body)
+        if path == "/readyz":
+            # A collector that fails is no reason to send nobody here: the others' series are what there is.
+            ready = self._scraper.last is not None
+            status = "200 OK" if ready else "503 Service Unavailable"
+            return _reply(start_response, status, "text/plain", b"ready\n" if ready else b"nothing collected yet\n")
         if path in self._documents:
             try:
                 text = self._documents[path](environ.get("QUERY_STRING", ""))
@@ -147,12 +174,22 @@ class _Server(ThreadingMixIn, WSGIServer):
     block_on_close = False
     # Answers are short; the kernel holds further scrapers meanwhile.
     request_queue_size = 128
+    tls: ssl.SSLContext | None = None
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind would ask the resolver for this host's name, which can take seconds.
         socket_server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer in the request's own thread, the TLS handshake included: a slow one holds up nobody."""
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_IDLE_S)
+        with self.tls.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
         _log.debug("request from %s failed", client_address, exc_info=True)

@@ -8,6 +8,7 @@ import typer
 from kvdiag.cli._output import Format, FormatOption, require
 
 if TYPE_CHECKING:
+    from kvdiag_exporters.config import Config
     from kvdiag_exporters.scraper import Collection
 
 
@@ -25,6 +26,9 @@ def exporter(
         typer.Option("--listen", metavar="ADDR:PORT", help="Where to serve; 127.0.0.1:9846 by default, port 0: any."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Collect once, print the metrics, and end.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the configuration as it is understood, and end.")
+    ] = False,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Serve this host's and its engines' transfer metrics to Prometheus, until SIGTERM or Ctrl-C.
@@ -42,10 +46,16 @@ def exporter(
     from kvdiag_exporters import app
     from kvdiag_exporters.config import Config, load, split_listen
 
-    settings = Config() if config is None else load(config)
     if listen is not None:
         split_listen(listen)
-        settings = msgspec.structs.replace(settings, listen=listen)
+
+    def settings_now() -> Config:
+        found = Config() if config is None else load(config)
+        return found if listen is None else msgspec.structs.replace(found, listen=listen)
+
+    settings = settings_now()
+    if print_config:
+        return _print_config(settings, format_)
     if once or format_ is Format.JSON:
         return _print_once(app.collect_once(settings), format_)
     app.run(
@@ -53,7 +63,17 @@ def exporter(
         lambda line: print(f"kvdiag exporter: {line}", file=sys.stderr, flush=True),  # noqa: T201
         file=config,
         listen_from=None if listen is None else "--listen",
+        reload=None if config is None else settings_now,
     )
+    return 0
+
+
+def _print_config(settings: "Config", format_: Format) -> int:
+    import sys
+
+    from kvdiag_exporters.config_text import as_json, as_toml
+
+    sys.stdout.write(as_json(settings) if format_ is Format.JSON else as_toml(settings))
     return 0
 
 
