@@ -6,7 +6,7 @@ NIXL := nixl-cu12==1.5.1
 # Programs the tests run: the lab's own list, a real Prometheus, and a compiler-free everything else.
 TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev
 
-.PHONY: demo test test-fast lint lab-shell bench format schemas clean
+.PHONY: demo test test-fast lint lab-shell bench format schemas dashboards clean
 
 # Two network namespaces need root and `ip`; without them the demo runs over loopback and says so.
 demo: $(VENV)/.demo
@@ -30,6 +30,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvdiag.schemas --check
 	$(BIN)/python -m kvdiag_exporters.metrics_page --check docs/metrics.md
+	$(BIN)/python dashboards/build.py --check
 
 lab-shell: $(VENV)/.dev
 	./tools/apt-install $(TEST_PACKAGES)
@@ -45,6 +46,9 @@ format: $(VENV)/.dev
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m kvdiag.schemas
+
+dashboards: $(VENV)/.dev
+	$(BIN)/python dashboards/build.py
 
 clean:
 	rm -rf $(VENV) .lab build dist kvdiag-demo .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,92 @@
+"""Recording rules: levels that several alerts and panels share."""
+
+from dashboards.alerting.base import Recording
+
+_WIRE = 'kvdiag_transfer_stage_seconds_{part}{{stage=~"wire|transfer"}}'
+_PAIR = ("prefill_node", "decode_node")
+_PORT = ("job", "instance", "node", "device", "port")
+
+PAIR_P99 = "pair:kvdiag_transfer_seconds:p99_5m"
+PAIR_BASELINE = "pair:kvdiag_transfer_seconds:p99_5m_median_1d"
+PAIR_RATE = "pair:kvdiag_transfers:rate5m"
+FAILURE_RATIO = "engine:kvdiag_transfer_failures:ratio10m"
+FAILURES = "engine:kvdiag_transfer_failures:increase10m"
+KV_BYTES = "instance:kvdiag_kv_bytes:rate5m"
+PORT_BYTES = "port:kvdiag_rdma_bytes:rate5m"
+RETRANSMIT_RATIO = "port:kvdiag_rdma_retransmits:ratio5m"
+TROUBLE = "port:kvdiag_rdma_trouble:rate5m"
+
+RECORDINGS = (
+    Recording(
+        name=PAIR_RATE,
+        expr=f"sum by (prefill_node, decode_node) (rate({_WIRE.format(part='count')}[5m]))",
+        labels=_PAIR,
+    ),
+    # Fewer than three transfers a minute make no quantile.
+    Recording(
+        name=PAIR_P99,
+        expr=(
+            "histogram_quantile(0.99, sum by (prefill_node, decode_node, le) "
+            f"(rate({_WIRE.format(part='bucket')}[5m]))) and {PAIR_RATE} > 0.05"
+        ),
+        labels=_PAIR,
+    ),
+    # The last half hour is left out, so that a trouble is not its own measure; an hour of values is the least.
+    Recording(
+        name=PAIR_BASELINE,
+        expr=(
+            f"quantile_over_time(0.5, {PAIR_P99}[1d] offset 30m) and count_over_time({PAIR_P99}[1d] offset 30m) >= 60"
+        ),
+        labels=_PAIR,
+    ),
+    Recording(
+        name=FAILURES,
+        expr="sum by (job, node, engine) (increase(kvdiag_engine_transfer_failures_total[10m]))",
+        labels=("job", "node", "engine"),
+    ),
+    Recording(
+        name=FAILURE_RATIO,
+        expr=(
+            f"{FAILURES} / ({FAILURES} + (sum by (job, node, engine) "
+            "(increase(kvdiag_engine_transfer_seconds_count[10m])) or sum by (job, node, engine) "
+            "(increase(kvdiag_engine_transfers_total[10m])) or 0 * "
+            f"{FAILURES}) > 0)"
+        ),
+        labels=("job", "node", "engine"),
+    ),
+    # An engine and its library may both count the same bytes: the larger is taken, never the sum.
+    Recording(
+        name=KV_BYTES,
+        expr=(
+            "max by (job, instance) (sum by (job, instance, source) "
+            '(rate(kvdiag_engine_transfer_size_bytes_sum{evidence!="estimated"}[5m])) or '
+            "sum by (job, instance, source) (rate(kvdiag_engine_transfer_moved_bytes_total[5m])))"
+        ),
+        labels=("job", "instance"),
+    ),
+    Recording(
+        name=PORT_BYTES,
+        expr=(
+            "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_transmit_bytes_total[5m]) + "
+            "rate(kvdiag_rdma_port_receive_bytes_total[5m]))"
+        ),
+        labels=_PORT,
+    ),
+    Recording(
+        name=RETRANSMIT_RATIO,
+        expr=(
+            "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])) / "
+            "(sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_transmit_packets_total[5m])) > 100)"
+        ),
+        labels=_PORT,
+    ),
+    Recording(
+        name=TROUBLE,
+        expr=(
+            "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])) + "
+            "(sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_ack_timeouts_total[5m])) or "
+            "0 * sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])))"
+        ),
+        labels=_PORT,
+    ),
+)

@@ -1,0 +1,132 @@
+"""Alerts on KV transfers and on what they do to time to first token."""
+
+from dashboards.alerting import recordings
+from dashboards.alerting.base import COUNT, ENGINE_URL, PAIR_URL, PERCENT, SECONDS, VALUE, Alert
+
+_PAIR = "prefill_node, decode_node"
+_P99, _RATE, _BASELINE = recordings.PAIR_P99, recordings.PAIR_RATE, recordings.PAIR_BASELINE
+_BYTES = recordings.KV_BYTES
+_NETDEV = (
+    'sum by (job, instance) (rate(kvdiag_netdev_receive_bytes_total{device!="lo"}[5m]) + '
+    'rate(kvdiag_netdev_transmit_bytes_total{device!="lo"}[5m]))'
+)
+_SHARE_URL = "/d/kvdiag-overview?var-job={{ $labels.job }}"
+
+
+def _stage(stage: str) -> str:
+    return f'sum by ({_PAIR}) (rate(kvdiag_transfer_stage_seconds_sum{{stage=~"{stage}"}}[5m]))'
+
+
+ALERTS = (
+    Alert(
+        name="KVTransferOverTCP",
+        severity="critical",
+        # 10 MB/s: below, background traffic of the host is as large as the transfers.
+        expr=(
+            f"{_BYTES} > 1e7 and on (job, instance) max by (job, instance) (kvdiag_rdma_port_up) == 1 "
+            f"and on (job, instance) sum by (job, instance) ({recordings.PORT_BYTES}) < 0.1 * {_BYTES} "
+            f"and on (job, instance) {_NETDEV} > 0.5 * {_BYTES}"
+        ),
+        hold="5m",
+        summary="KV caches go over TCP although an RDMA port is up.",
+        description=(
+            "Engines on {{ $labels.instance }} move {{ $value | humanize1024 }}B/s; the RDMA ports carry under a tenth "
+            "of it, the network interfaces the rest."
+        ),
+        page="kvdiag/checks/trn001_ucx_offers_only_tcp.md",
+        dashboard="/d/kvdiag-fabric?var-job={{ $labels.job }}",
+    ),
+    Alert(
+        name="KVTransferFailing",
+        severity="critical",
+        expr=f"{recordings.FAILURE_RATIO} > 0.01 and {recordings.FAILURES} >= 3",
+        hold="2m",
+        summary="KV transfers fail.",
+        description=f"{PERCENT} of the transfers of engine {{{{ $labels.engine }}}} on {{{{ $labels.node }}}} failed.",
+        page="kvdiag/checks/eng012_failed_transfers.md",
+        dashboard=ENGINE_URL,
+    ),
+    Alert(
+        name="KVTransferNIXLErrors",
+        severity="warning",
+        # Cancelled transfers and missing telemetry are no faults of the path.
+        expr=(
+            "sum by (job, node, engine, status) "
+            '(increase(kvdiag_nixl_errors_total{status!~"canceled|no_telemetry|repost_active"}[10m])) > 0'
+        ),
+        hold="1m",
+        summary="NIXL reports failed operations.",
+        description=f"{COUNT} operations of engine {{{{ $labels.engine }}}} ended in {{{{ $labels.status }}}}.",
+        page="kvdiag/checks/eng012_failed_transfers.md",
+        dashboard=ENGINE_URL,
+    ),
+    Alert(
+        name="KVCacheExpired",
+        severity="warning",
+        expr="sum by (job, node, engine, kind) (increase(kvdiag_engine_kv_expired_total[10m])) > 0",
+        hold="1m",
+        summary="KV caches expire before decode fetches them.",
+        description=f"{COUNT} of kind {{{{ $labels.kind }}}} at engine {{{{ $labels.engine }}}} in 10 minutes.",
+        page="kvdiag/checks/eng010_expired_blocks.md",
+        dashboard=ENGINE_URL,
+    ),
+    Alert(
+        name="KVTransferSlowerThanBefore",
+        severity="warning",
+        # Twice the usual, and by at least 20 ms: what nobody waits for is no news.
+        expr=f"{_P99} > 2 * {_BASELINE} and {_P99} - {_BASELINE} > 0.02",
+        hold="10m",
+        summary="The slowest transfers of a pair take twice as long as on the day before.",
+        description=f"p99 from {{{{ $labels.prefill_node }}}} to {{{{ $labels.decode_node }}}} is {SECONDS}.",
+        page="docs/runbooks/KVTransferSlow.md",
+        dashboard=PAIR_URL,
+    ),
+    Alert(
+        name="KVTransferPairSlow",
+        severity="warning",
+        # Fewer than four pairs make no norm.
+        expr=(
+            f"({_P99} > on () group_left () 3 * quantile(0.5, {_P99})) and on () count({_P99}) >= 4 "
+            f"and {_P99} - on () group_left () quantile(0.5, {_P99}) > 0.02"
+        ),
+        hold="10m",
+        summary="One pair of nodes is three times slower than the others.",
+        description=f"p99 from {{{{ $labels.prefill_node }}}} to {{{{ $labels.decode_node }}}} is {SECONDS}.",
+        page="docs/runbooks/KVTransferSlow.md",
+        dashboard=PAIR_URL,
+    ),
+    Alert(
+        name="KVTransferPostingSlow",
+        severity="warning",
+        expr=f"({_stage('post')} / ({_stage('wire')} > 0)) > 0.5 and {_RATE} > 0.05",
+        hold="10m",
+        summary="Posting descriptors takes over half as long as moving their bytes.",
+        description=(
+            "From {{ $labels.prefill_node }} to {{ $labels.decode_node }} posting takes "
+            + VALUE
+            + " times the wire's time."
+        ),
+        page="kvdiag/checks/eng030_small_descriptors.md",
+        dashboard=PAIR_URL,
+    ),
+    Alert(
+        name="KVTTFTFromFabric",
+        severity="warning",
+        expr='sum by (job, instance) (kvdiag_ttft_variance_share{cause=~"fabric[.].+"}) > 0.3',
+        hold="10m",
+        summary="The fabric explains a large part of the variance of time to first token.",
+        description=f"{PERCENT} of the variance that {{{{ $labels.instance }}}} sees has causes in the fabric.",
+        page="docs/runbooks/KVTTFTVaries.md",
+        dashboard=_SHARE_URL,
+    ),
+    Alert(
+        name="KVTTFTFromRegistration",
+        severity="warning",
+        expr=('sum by (job, instance) (kvdiag_ttft_variance_share{cause=~"(registration|connection)[.].+"}) > 0.3'),
+        hold="10m",
+        summary="Registration or connections explain a large part of the variance of time to first token.",
+        description=f"{PERCENT} of the variance at {{{{ $labels.instance }}}} comes from registering or connecting.",
+        page="docs/runbooks/KVTTFTVaries.md",
+        dashboard=_SHARE_URL,
+    ),
+)
