@@ -1,12 +1,16 @@
 """How often diagnose is right on freshly simulated clusters (tests/attribution/cluster.py), with any number of seeds.
 
 Usage: python benchmarks/attribution_simulated.py [--worlds N] [--seed S] [--only cause|two|none|unknown|chronic]
+       [--keep FOLDER] [--histograms] [--verbose]
 
 The size of each fault is searched so that it costs 15 to 250 % of the healthy mean or p99 TTFT. Prints the figures, and
-beside them what ranking counters by their correlation with TTFT would have named.
+beside them what ranking counters by their correlation with TTFT would have named. --keep stores the simulated worlds in
+a folder, and takes those that are there from it: simulating takes most of the time. --histograms shows diagnose only
+what Prometheus would have kept: sums and counts of the engines' histograms and the counters, every 15 seconds.
 """
 
 import argparse
+import pickle
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -18,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.attribution_bundles import Outcome, most_correlated, summary
 from kvdiag.attribution import diagnose
+from kvdiag.model.bundle import Bundle
 from tests.attribution.cluster import FAULTS, UNKNOWN, Cluster, Traffic, draw, run
+from tests.attribution.histograms import windows_of
 from tests.attribution.recording import Recorder, Truth, healthy, record, truth_of
 
 MACHINE = ("fabric.", "registration.", "connection.")
@@ -39,6 +45,7 @@ EVIDENCE = {
 METRICS = sorted({metric for metrics, _ in EVIDENCE.values() for metric in metrics})
 LOG_IMPACTS = (np.log(0.15), np.log(2.5))
 LOG_IMPACTS_OF_TWO = (np.log(0.15), np.log(0.8))
+MOST_SIZE, REACHED = 12.0, 0.95
 KINDS = ("cause", "two", "none", "unknown", "chronic")
 
 
@@ -56,11 +63,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--histograms", action="store_true")
     arguments = parser.parse_args()
     results: dict[str, list[tuple[Case, Outcome]]] = {kind: [] for kind in KINDS}
     for index in range(arguments.worlds):
-        kind = arguments.only or ("cause", "cause", "two", "none", "cause", "none", "unknown", "chronic")[index % 8]
-        case, outcome = examine(kind, arguments.seed + index)
+        case, outcome = examine(
+            arguments.only or kind_of(index), arguments.seed + index, arguments.keep, histograms=arguments.histograms
+        )
+        kind = case.kind
         results[kind].append((case, outcome))
         if arguments.verbose:
             said = outcome.diagnosis.verdict
@@ -73,6 +84,11 @@ def main() -> int:
             )
     report(results)
     return 0
+
+
+def kind_of(index: int) -> str:
+    """Return the kind of the index-th world."""
+    return ("cause", "cause", "two", "none", "cause", "none", "unknown", "chronic")[index % 8]
 
 
 def draw_case(kind: str, seed: int) -> Case:
@@ -91,9 +107,9 @@ def draw_case(kind: str, seed: int) -> Case:
         duty=float(random.choice([1.0, 1.0, 0.5, 0.3])),
         drift=(drifts[0], drifts[1]),
     )
-    sampling = float(random.choice([1.0, 1.0, 0.2, 0.1, 0.05]))
+    sampling = float(random.choice([1.0, 1.0, 0.2, 0.05, 0.02]))
     recorder = Recorder(
-        sampling=max(sampling, min(1.0, 350 / (world.rate * world.seconds))),
+        sampling=max(sampling, min(1.0, 200 / (world.rate * world.seconds))),
         granularity=str(random.choice(["full", "typical", "coarse"])),
         decoys=int(random.integers(0, 3)),
         missing=tuple(metric for metric in METRICS if random.random() < 0.1),
@@ -110,7 +126,7 @@ def draw_case(kind: str, seed: int) -> Case:
 
 def _size(world: Cluster, ideal: Traffic, cause: str, impact: float) -> float:
     """Return the size at which the cause alone costs about that share of mean or p99 TTFT, by bisection."""
-    low, high = 0.01, 12.0
+    low, high = 0.01, MOST_SIZE
     for _ in range(9):
         size = float(np.sqrt(low * high))
         sized = replace(world, faults={cause: size})
@@ -122,7 +138,9 @@ def _size(world: Cluster, ideal: Traffic, cause: str, impact: float) -> float:
 
 
 def identifiable(case: Case) -> bool:
-    """Whether what was recorded could tell the causes at all, and they matter."""
+    """Whether what was recorded could tell the causes at all, and they matter (no size makes some of them matter)."""
+    if any(size > REACHED * MOST_SIZE for size in case.world.faults.values()):
+        return False
     for cause in case.truth.causes:
         metrics, granularity = EVIDENCE.get(cause, ((), "any"))
         seen = not metrics or any(metric not in case.recorder.missing for metric in metrics)
@@ -131,10 +149,25 @@ def identifiable(case: Case) -> bool:
     return case.truth.impact >= 0.12
 
 
-def examine(kind: str, seed: int) -> tuple[Case, Outcome]:
-    """Simulate and diagnose one world."""
+def simulated(kind: str, seed: int, keep: Path | None = None) -> tuple[Case, Bundle, Truth]:
+    """Simulate one world, or take it from the folder `keep`."""
+    kept = None if keep is None else keep / f"{kind}-{seed}.pickle"
+    if kept is not None and kept.exists():
+        stored: tuple[Case, Bundle, Truth] = pickle.loads(kept.read_bytes())
+        return stored
     case = draw_case(kind, seed)
     bundle, truth = record(case.world, case.recorder)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(pickle.dumps((case, bundle, truth)))
+    return case, bundle, truth
+
+
+def examine(kind: str, seed: int, keep: Path | None = None, *, histograms: bool = False) -> tuple[Case, Outcome]:
+    """Simulate and diagnose one world, from its requests or from histograms only."""
+    case, bundle, truth = simulated(kind, seed, keep)
+    if histograms:
+        bundle = windows_of(case.world, scraped(case.recorder))
     start = time.process_time()
     diagnosis = diagnose(bundle)
     cpu_s = time.process_time() - start
@@ -148,6 +181,11 @@ def examine(kind: str, seed: int) -> tuple[Case, Outcome]:
         correlated=most_correlated(bundle),
         cpu_s=cpu_s,
     )
+
+
+def scraped(recorder: Recorder) -> Recorder:
+    """Return the recorder of histograms: they count all requests, and Prometheus puts one clock on all of them."""
+    return replace(recorder, sampling=1.0, clocks_s=0.0)
 
 
 def report(results: dict[str, list[tuple[Case, Outcome]]]) -> None:

@@ -54,8 +54,8 @@ class Moments:
         total: Floats = self.gram.sum(axis=0)
         return total
 
-    def resample(self, count: int, random: np.random.Generator) -> Floats:
-        """Return `count` Gram matrices of the period, each rebuilt from blocks drawn with replacement, circularly."""
+    def weights(self, count: int, random: np.random.Generator) -> Floats:
+        """Return `count` times how often each bin is drawn, in blocks, with replacement, circularly."""
         bins = len(self.gram)
         length = max(1, round(self.block_s / self.bin_s))
         starts = random.integers(0, bins, size=(count, int(np.ceil(bins / length))))
@@ -65,18 +65,24 @@ class Moments:
             used = starts if offset < bins - length * (starts.shape[1] - 1) else starts[:, :-1]
             rows = np.repeat(np.arange(count), used.shape[1])
             np.add.at(weight, (rows, ((used + offset) % bins).ravel()), 1.0)
-        width = self.gram.shape[1]
-        drawn: Floats = (weight @ self.gram.reshape(bins, -1)).reshape(count, width, width)
+        return weight
+
+    def resample(self, count: int, random: np.random.Generator) -> Floats:
+        """Return `count` Gram matrices of the period, each rebuilt from blocks drawn with replacement."""
+        bins, width = self.gram.shape[:2]
+        drawn: Floats = (self.weights(count, random) @ self.gram.reshape(bins, -1)).reshape(count, width, width)
         return drawn
 
 
-def moments(columns: Floats, time_s: Floats, start_s: float, stop_s: float, watched: Floats) -> Moments:
+def moments(
+    columns: Floats, time_s: Floats, start_s: float, stop_s: float, watched: Floats, least_bin_s: float = LEAST_BIN_S
+) -> Moments:
     """Return the bins of [start_s, stop_s] for rows sorted by time; `watched` sets the block length (its correlation).
 
     Block length: Politis-White on the bin means, at least LEAST_BLOCK_S and n^(1/3) bins, at most a LEAST_BLOCKS-th.
     """
     span = max(stop_s - start_s, 1e-9)
-    bin_s = max(span / MOST_BINS, LEAST_BIN_S)
+    bin_s = max(span / MOST_BINS, least_bin_s)
     bins = max(1, int(np.ceil(span / bin_s)))
     edges = np.searchsorted(time_s, start_s + bin_s * np.arange(1, bins))
     edges = np.concatenate([[0], edges, [len(time_s)]])

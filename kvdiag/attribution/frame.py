@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdiag.attribution.blocks import LEAST_BIN_S
 from kvdiag.attribution.clocks import PAD_S as ALIGNED_PAD_S
 from kvdiag.attribution.clocks import Offset, aligned
 from kvdiag.derive.counters import CounterBank
@@ -119,6 +120,16 @@ class Frame:
         return passed
 
     @property
+    def least_bin_s(self) -> float:
+        """The shortest bin of time that makes sense for a bootstrap, in seconds."""
+        return self.bundle.window_s or LEAST_BIN_S
+
+    @property
+    def windowed(self) -> bool:
+        """Whether each row is the mean over a window of time instead of a request."""
+        return self.bundle.window_s is not None
+
+    @property
     def sampling(self) -> float:
         return self.bundle.sampling or 1.0
 
@@ -137,7 +148,9 @@ class Frame:
         return tuple(sorted(self.nodes(role).names))
 
     def kv_window(self) -> tuple[Floats, Floats]:
-        """Return when each request's KV part began and ended, in seconds of wall-clock time."""
+        """Return when each request's KV part began and ended, in seconds of wall-clock time (or its window did)."""
+        if self.bundle.window_s is not None:
+            return self.arrival_s, self.arrival_s + self.bundle.window_s
         before = np.zeros(self.rows)
         for name in ("queue_s", "prefill_s"):
             stage = self.stages.stage(name)
@@ -219,6 +232,8 @@ class Frame:
         if not set(labels.names) & set(self.rates(metric)):
             return None
         start, stop = self.kv_window()
+        if self.windowed:
+            pad_s = 0.0
         if pad_s is None:
             pads = [ALIGNED_PAD_S if node in self.offsets else CLOCK_PAD_S for node in labels.names]
             by_row = np.array([*pads, CLOCK_PAD_S])[labels.codes]

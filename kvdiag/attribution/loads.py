@@ -45,11 +45,13 @@ def factors(frame: Frame) -> Factors:
 
 def _factors(frame: Frame) -> Factors:
     spans = (frame.period_s(incident=False), frame.period_s(incident=True))
+    # Rows of windows repeat the prefill side's mean for every decode node.
+    repeats = float(np.sqrt(max(len(frame.node_names("decode")), 1))) if frame.windowed else 1.0
     after = int(frame.incident.sum())
     before = frame.rows - after
     by_rows = np.log(max(after, 1) / spans[1] / (max(before, 1) / spans[0]))
     rows_error = float(np.sqrt(1 / max(after, 1) + 1 / max(before, 1)))
-    length, miss = _length(frame), _miss(frame)
+    length, miss = (_wider(one, repeats) for one in (_length(frame), _miss(frame)))
     observed: list[tuple[tuple[float, float, float], float, float]] = [((1, 0, 0), float(by_rows), rows_error)]
     if isinstance(length, Load):
         observed.append(((0, 1, 0), float(np.log(length.ratio)), max(length.error, 1e-4)))
@@ -90,6 +92,10 @@ def _factors(frame: Frame) -> Factors:
         length=length if isinstance(length, Missing) else results[1],
         miss=miss if isinstance(miss, Missing) else results[-1],
     )
+
+
+def _wider(load: Load | Missing, factor: float) -> Load | Missing:
+    return load if isinstance(load, Missing) else Load(ratio=load.ratio, error=load.error * factor)
 
 
 def _length(frame: Frame) -> Load | Missing:

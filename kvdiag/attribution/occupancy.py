@@ -53,7 +53,7 @@ def find_occupancies(frame: Frame) -> tuple[Occupancy, ...]:
 
     W' = max(0, W + S - A) (Lindley 1952) with S the seconds up to `until` and A the time to the next arrival.
     """
-    if frame.sampling < LEAST_SAMPLING:
+    if frame.sampling < LEAST_SAMPLING or frame.windowed:
         return ()
     found = (_best(frame, waiting, sides) for waiting, sides in WAITS.items())
     return tuple(one for one in found if one is not None and one.fits)

@@ -14,6 +14,7 @@ from kvdiag.attribution.frame import Frame, build_frame, standing_frame
 from kvdiag.attribution.ledger import solve
 from kvdiag.attribution.occupancy import Occupancy, find_occupancies, held_stages, pushed_wait
 from kvdiag.attribution.split import Split, choose_split
+from kvdiag.attribution.tail import tail_change
 from kvdiag.attribution.variance import split_variance
 from kvdiag.attribution.whole_period import REPLICATES, data_summary, whole_period
 from kvdiag.derive.stages import stage_matrix
@@ -33,11 +34,12 @@ def diagnose(
     stages = stage_matrix(bundle.requests)
     split = choose_split(bundle, stages, incident_start_s, incident_end_s)
     random = np.random.default_rng(seed)
-    offsets = find_offsets(bundle, stages)
+    # Prometheus puts its own clock on what it scrapes.
+    offsets = {} if bundle.window_s else find_offsets(bundle, stages)
     if split.at_s is None:
         return whole_period(standing_frame(bundle, stages, offsets), split, seed)
     frame = build_frame(bundle, stages, split.at_s, split.stop_s, offsets)
-    few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()))
+    few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()), windowed=frame.windowed)
     if few is not None:
         return whole_period(standing_frame(bundle, stages, offsets), split, seed, few)
     found = _against_baseline(frame, split, random)
@@ -58,7 +60,7 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
     columns = build_columns(frame, found, *_pushes(frame, found, occupancies))
     total = frame.stages.ttft_s
     blocks = [
-        moments(columns.matrix[rows], frame.clock(which), 0.0, frame.period_s(which), total[rows])
+        moments(columns.matrix[rows], frame.clock(which), 0.0, frame.period_s(which), total[rows], frame.least_bin_s)
         for which, rows in ((False, ~frame.incident), (True, frame.incident))
     ]
     point = solve(columns, blocks[0].total[None], blocks[1].total[None])
@@ -69,8 +71,11 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
         period(total[frame.incident], frame.spans(incident=True)),
     )
     tail = quantile_excess(total[frame.incident], seconds[frame.incident], 0.99)
-    assessed = verdict.assess(columns, point, boot, tail, periods[0].p99_s, frame.rows)
-    decided = verdict.decide(columns, point, assessed, tail, periods[0].p99_s)
+    p99 = tail_change(frame, blocks, REPLICATES, random)
+    assessed = verdict.assess(
+        columns, point, boot, tail, periods[0].p99_s, frame.rows, tail_low=p99.low_s, windowed=frame.windowed
+    )
+    decided = verdict.decide(columns, point, assessed, tail, p99)
     decided = replace(decided, collect_next=steps.collect_next(columns, point, decided))
     low, high = np.quantile(boot.stage_share, INTERVAL, axis=0)
     excess = np.quantile(boot.stage_excess, INTERVAL, axis=0)

@@ -149,8 +149,8 @@ def against_expectation(frame: Frame, causes: tuple[Cause, ...], replicates: int
     healthy[:, columns.cut] = expected
     healthy[:, columns.raw] = expected
     span, total = (frame.start_s, frame.end_s), frame.stages.ttft_s
-    observed = moments(columns.matrix, frame.arrival_s, *span, total)
-    ideal = moments(healthy, frame.arrival_s, *span, total)
+    observed = moments(columns.matrix, frame.arrival_s, *span, total, frame.least_bin_s)
+    ideal = moments(healthy, frame.arrival_s, *span, total, frame.least_bin_s)
     # The same blocks are drawn for both: they are the same requests.
     drawn_ideal, drawn = (one.resample(replicates, np.random.default_rng(seed)) for one in (ideal, observed))
     return Standing(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdiag.attribution import reliability
 from kvdiag.attribution.causes.base import KV_STAGES, Load
 from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
@@ -12,12 +13,16 @@ from kvdiag.attribution.frame import Floats
 from kvdiag.attribution.ledger import QUEUE, Ledger
 from kvdiag.attribution.occupancy import WAITS
 from kvdiag.attribution.split import Split
+from kvdiag.attribution.tail import TailChange
 from kvdiag.model.diagnosis import Verdict
 from kvdiag.model.missing import Missing
 
 LEAST_ROWS = 120
 """Below, even the right cause is sized wrongly by half; measured on thinned simulated incidents."""
 LEAST_ROWS_PER_PERIOD = 30
+LEAST_WINDOWS = 40
+LEAST_WINDOWS_PER_PERIOD = 10
+"""Each of them is the mean of many requests."""
 MATERIAL = 0.02
 """A cause below 2 % of the baseline's mean TTFT is real or not, but never worth a verdict."""
 FULL_SAMPLE = 2000
@@ -76,15 +81,20 @@ def assess(
     base_p99: float,
     rows: int,
     *,
+    tail_low: float = 0.0,
     standing: bool = False,
+    windowed: bool = False,
 ) -> Assessment:
     """Score and test every mechanism; `tail` holds each one's p99 excess in seconds.
+
+    A fault that hits few requests may be named for what it adds to p99 alone, where the lower end `tail_low` of the
+    change of p99 is above zero: from a tenth of the baseline's p99 on.
 
     `standing`: against expectation instead of a baseline. Then load and prompts are never named (who knows what is
     usual of them?), and come after what the machines do that costs enough to be named.
 
-    Confidence = P(material and first of the named causes over the bootstrap) x strength of the evidence x
-    sqrt(share of the service's excess that named causes explain); docs/diagnose.md has what it was worth in tests.
+    Raw confidence = P(material and first of the named causes over the bootstrap) x strength of the evidence x
+    sqrt(share of the service's excess that named causes explain); `reliability` says what that is worth.
     """
     base_mean = float(point.base_mean[0])
     bar = material_bar(rows, standing=standing)
@@ -95,14 +105,29 @@ def assess(
     relative = boot.excess / boot.base_mean[:, None]
     secondary = _secondary(columns, point.excess[0, :-1], low[:-1], bar * base_mean)
     leads = _leads(columns, np.where(secondary[None, :], 0.0, relative[:, :-1]))
-    probability = ((relative[:, :-1] > MATERIAL) & leads).mean(axis=0)
+    rare = np.array(
+        [
+            not one.cause.workload and not standing and tail_low > 0 and float(tail[i]) > CRITICAL * base_p99
+            for i, one in enumerate(columns.mechanisms)
+        ]
+    )
+    probability = ((relative[:, :-1] > np.where(rare, 0.0, MATERIAL)) & leads).mean(axis=0)
     strength = np.array([one.strength for one in columns.mechanisms])
-    confidence = np.minimum(probability * strength * np.sqrt(_explained(columns, point)), 0.99)
+    kind: reliability.Kind | None = "standing" if standing else "windows" if windowed else None
+    raw = np.minimum(probability * strength * np.sqrt(_explained(columns, point)), 1.0)
+    confidence = np.array(
+        [
+            reliability.calibrated(float(value), kind or ("drift" if one.cause.workload else "fault"))
+            for one, value in zip(columns.mechanisms, raw, strict=True)
+        ]
+    )
     unexplained = max(float(point.excess[0, -1]), 0.0)
     passes = tuple(
         bool(
-            point.excess[0, i] > bar * base_mean
-            and low[i] > LOWER_BOUND * bar * base_mean
+            (
+                (point.excess[0, i] > bar * base_mean and low[i] > LOWER_BOUND * bar * base_mean)
+                or (rare[i] and low[i] > 0)
+            )
             and confidence[i] >= GATE
             # What the machines did has its own evidence; drift of load or prompts is everywhere and proves little.
             and (not one.cause.workload or (point.excess[0, i] > unexplained and _beyond_chance(one.load)))
@@ -196,7 +221,7 @@ def _explained(columns: Columns, point: Ledger) -> float:
     return 1.0 if whole <= 0 else float(by_cause[:-1].sum() / whole)
 
 
-def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, base_p99: float) -> Verdict:
+def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99: TailChange) -> Verdict:
     """Return the statement: a cause that may be named, a rise that nothing here explains, or no change."""
     base_mean, total = float(point.base_mean[0]), float(point.total_excess[0])
     change = f"mean TTFT {'rose' if total >= 0 else 'fell'} by {_ms(abs(total))} ({total / base_mean:+.1%})"
@@ -204,12 +229,12 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
         if not found.passes[index]:
             continue
         excess, share = float(point.excess[0, index]), float(point.excess[0, index]) / base_mean
-        critical = max(share, float(tail[index]) / max(base_p99, 1e-12)) >= CRITICAL
+        critical = max(share, float(tail[index]) / max(p99.before_s, 1e-12)) >= CRITICAL
         cause = columns.mechanisms[index].cause.id
         reason = (
             f"{cause} adds {_ms(excess)} to mean TTFT (90 % interval {_ms(found.low[index])} to "
             f"{_ms(found.high[index])}; {share:.0%} of the baseline's {_ms(base_mean)}) and {_ms(tail[index])} at p99; "
-            f"{change}"
+            f"{change}{_differs(columns, found, tail, index)}"
         )
         return Verdict(
             status="cause",
@@ -229,6 +254,17 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
             confidence=float(1 - max(found.confidence, default=0.0)),
             reason=reason + (f"; suspected: {names}" if names else "") + (f" (at least {_ms(low)})" if low > 0 else ""),
         )
+    if p99.low_s > CRITICAL * p99.before_s:
+        largest = max(range(len(columns.mechanisms)), key=lambda i: float(tail[i]))
+        names = f"; largest there: {columns.mechanisms[largest].cause.id} ({_ms(tail[largest])})"
+        return Verdict(
+            status="abstain",
+            cause=None,
+            confidence=float(1 - max(found.confidence, default=0.0)),
+            reason=f"the mean hardly changed, but p99 rose by {_ms(p99.change_s)} (90 % interval {_ms(p99.low_s)} to "
+            f"{_ms(p99.high_s)}; {p99.change_s / p99.before_s:.0%} of the baseline's {_ms(p99.before_s)}), and no "
+            f"cause could be named with confidence{names if tail[largest] > 0 else ''}; {change}",
+        )
     return Verdict(
         status="no_change",
         cause=None,
@@ -236,6 +272,14 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, bas
         reason=f"no cause adds more than {found.bar:.1%} of the baseline's {_ms(base_mean)} with confidence; {change}, "
         f"90 % interval {_ms(found.total_low)} to {_ms(found.total_high)}",
     )
+
+
+def _differs(columns: Columns, found: Assessment, tail: Floats, named: int) -> str:
+    """Return what to add where another cause that may be named, or none, accounts for most of the change at p99."""
+    largest = max((i for i in found.order if found.passes[i]), key=lambda i: float(tail[i]), default=named)
+    if largest == named or tail[largest] <= 0:
+        return ""
+    return f"; p99 differs: there {columns.mechanisms[largest].cause.id} adds most, {_ms(tail[largest])}"
 
 
 def no_time(span_s: float) -> Verdict | None:
@@ -306,10 +350,22 @@ def decide_standing(
     )
 
 
-def too_few(*rows: int) -> Verdict | None:
+def too_few(*rows: int, windowed: bool = False) -> Verdict | None:
     """Return the abstention for too few requests, given their number in each period, or None where there are enough."""
-    if sum(rows) >= LEAST_ROWS and min(rows) >= LEAST_ROWS_PER_PERIOD:
+    if sum(rows) >= (LEAST_WINDOWS if windowed else LEAST_ROWS) and min(rows) >= (
+        LEAST_WINDOWS_PER_PERIOD if windowed else LEAST_ROWS_PER_PERIOD
+    ):
         return None
+    if windowed:
+        counted = " before and ".join(str(one) for one in rows) + (" after the change" if len(rows) > 1 else " in all")
+        return Verdict(
+            status="abstain",
+            cause=None,
+            confidence=1.0,
+            reason=f"too few windows of histograms to name a cause: {counted}; at least {LEAST_WINDOWS} are needed, "
+            f"{LEAST_WINDOWS_PER_PERIOD} of them on each side of the change",
+            collect_next=("a longer period, or a shorter scrape interval",),
+        )
     counted = " before and ".join(str(one) for one in rows) + (" after the change" if len(rows) > 1 else " in all")
     return Verdict(
         status="abstain",

@@ -30,7 +30,9 @@ REPLICATES = 200
 
 def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None = None) -> Diagnosis:
     """Return the diagnosis of a standing frame; with too few requests (or `decided`) the stage split only."""
-    few = decided or verdict.too_few(frame.rows) or verdict.no_time(frame.end_s - frame.start_s)
+    few = (
+        decided or verdict.too_few(frame.rows, windowed=frame.windowed) or verdict.no_time(frame.end_s - frame.start_s)
+    )
     total = frame.stages.ttft_s
     shared = {
         "baseline": None,
@@ -64,7 +66,7 @@ def _shares(frame: Frame, seconds: Floats, point: Ledger, assessed: Assessment, 
     """Replace shares by Cov(seconds of the cause, TTFT) / Var(TTFT) over the period, and widen the excess intervals."""
     total = frame.stages.ttft_s
     columns = np.column_stack([np.ones(frame.rows), seconds, total])
-    observed = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total)
+    observed = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total, frame.least_bin_s)
     grams = np.concatenate([observed.total[None], observed.resample(REPLICATES, np.random.default_rng(seed))])
     rows = np.maximum(grams[:, 0, 0], 1.0)
     mean = grams[:, 0] / rows[:, None]
@@ -84,7 +86,7 @@ def _stages(frame: Frame, seed: int, found: Standing | None) -> tuple[StageShare
     seconds = frame.stages.seconds
     columns = np.column_stack([np.ones(frame.rows), seconds])
     total = frame.stages.ttft_s
-    watched = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total)
+    watched = moments(columns, frame.arrival_s, frame.start_s, frame.end_s, total, frame.least_bin_s)
     drawn = watched.resample(REPLICATES, np.random.default_rng(seed))
     rows = np.maximum(drawn[:, :1, 0], 1.0)
     mean = drawn[:, 0, 1:] / rows

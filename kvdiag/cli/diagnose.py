@@ -1,11 +1,14 @@
-"""`kvdiag diagnose`: why TTFT varies in a recorded trace bundle."""
+"""`kvdiag diagnose`: why TTFT varies in a recorded trace bundle, between two of them, or in what Prometheus kept."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvdiag.cli._output import Format, FormatOption, require, stdout
+
+if TYPE_CHECKING:
+    from kvdiag.model.bundle import Bundle
 
 
 def register(app: typer.Typer) -> None:
@@ -13,7 +16,23 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A trace bundle: the folder that holds requests.jsonl.")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="PATH", help="A trace bundle: the folder that holds requests.jsonl.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BEFORE AFTER", help="Two bundles instead of PATH: what differs between them."),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="A Prometheus server instead of PATH: histograms of engines, window by window."
+        ),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --prometheus: seconds of the epoch, or ISO 8601.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="With --prometheus: where the period ends.")] = None,
     incident_start: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="When the trouble began, on the bundle's clock; else announced or found."),
@@ -23,6 +42,12 @@ def diagnose(
         typer.Option(metavar="SECONDS", help="When it was over, if it was; what follows is baseline again."),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show step by step how the verdict was reached.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write requests, counters and events as a timeline (Perfetto opens it)."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap; the same seed gives the same numbers.")] = 0,
     output: FormatOption = Format.TEXT,
 ) -> int:
@@ -41,17 +66,77 @@ def diagnose(
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.diagnosis_text import render
     from kvdiag.report.json import encode, head
-    from kvdiag.sources.bundle import read_bundle
 
-    diagnosis = attribute(read_bundle(path), incident_start, seed, incident_end_s=incident_end)
+    bundle = _read(path, compare, prometheus, start, end)
+    if trace is not None:
+        _write_trace(bundle, trace)
+    diagnosis = attribute(bundle, incident_start, seed, incident_end_s=incident_end)
     if output is Format.JSON:
         body = {field.name: getattr(diagnosis, field.name) for field in fields(Diagnosis)}
-        typer.echo(encode(DiagnosisDocument(**head("kvdiag.diagnose/1"), origin=str(path), **body)))  # type: ignore[arg-type]
+        typer.echo(encode(DiagnosisDocument(**head("kvdiag.diagnose/1"), origin=bundle.origin, **body)))  # type: ignore[arg-type]
     else:
-        stdout().print(render(diagnosis, str(path), explain=explain))
+        stdout().print(render(diagnosis, bundle.origin, explain=explain))
     verdict = diagnosis.verdict
     if verdict.status == "no_change":
         return ExitCode.PASSED
     if verdict.status == "abstain":
         return ExitCode.UNDETERMINED
     return ExitCode.CRITICAL if verdict.severity == "critical" else ExitCode.WARNING
+
+
+def _read(
+    path: Path | None, compare: tuple[Path, Path] | None, prometheus: str | None, start: str | None, end: str | None
+) -> "Bundle":
+    """Return what is to be diagnosed; exactly one of the three ways must be given."""
+    from kvdiag.errors import UsageError
+    from kvdiag.sources.bundle import read_bundle
+
+    if sum(one is not None for one in (path, compare, prometheus)) != 1:
+        raise UsageError(
+            "give a trace bundle's folder, or --compare BEFORE AFTER, or --prometheus URL: one of the three"
+        )
+    if prometheus is None and (start is not None or end is not None):
+        raise UsageError("--start and --end belong to --prometheus; for a bundle give --incident-start")
+    if path is not None:
+        return read_bundle(path)
+    if compare is not None:
+        from kvdiag.derive.compare import before_and_after
+
+        return before_and_after(*(read_bundle(one) for one in compare))
+    assert prometheus is not None
+    if start is None or end is None:
+        raise UsageError("--prometheus needs --start and --end (seconds of the epoch, or ISO 8601)")
+    from kvdiag.derive.engine_series import engine_series, wanted_names
+    from kvdiag.derive.windows import window_bundle
+    from kvdiag.sources.prometheus import read_prometheus
+
+    samples = read_prometheus(prometheus, wanted_names(), _time("--start", start), _time("--end", end))
+    found = engine_series(samples)
+    return window_bundle(prometheus, found.histograms, found.counters, found.metrics, found.notes)
+
+
+def _time(flag: str, text: str) -> float:
+    """Return seconds of the epoch; a time of day without a zone is taken for local time."""
+    from datetime import datetime
+
+    from kvdiag.errors import UsageError
+
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{flag} {text}: neither seconds of the epoch nor ISO 8601 (2026-11-29T20:15:00Z)") from None
+
+
+def _write_trace(bundle: "Bundle", file: Path) -> None:
+    from kvdiag.derive.timeline import timeline
+    from kvdiag.errors import UsageError
+    from kvdiag.report.trace import encode
+
+    try:
+        file.write_text(encode(timeline(bundle)))
+    except OSError as error:
+        raise UsageError(f"--trace {file}: {error.strerror}; give a file in a folder that can be written") from None

@@ -4,15 +4,15 @@ from kvdiag.attribution.causes.base import Cause, Dose, Driver, Load
 from kvdiag.attribution.causes.cache_prefix_miss import evidence, part_of, prefix_share, standing_dose, strength
 from kvdiag.attribution.frame import Frame
 from kvdiag.attribution.loads import factors
-from kvdiag.attribution.workload import lost_hits, recomputed
+from kvdiag.attribution.workload import recomputed
 from kvdiag.model.missing import Missing
 
 
 def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     """Return the tokens computed beyond the baseline's hit ratio, if first turns hit the cache as before."""
     tokens = recomputed(frame)
-    if tokens is None or lost_hits(frame) is None:
-        return Missing("requests have no uncached_tokens and turn beside prompt_tokens")
+    if tokens is None:
+        return Missing("requests have no uncached_tokens beside prompt_tokens")
     # Where that cannot be told, the driver of cache.prefix_miss shares its seconds with this cause.
     return () if prefix_share(frame) > 0 else (Driver(column=tokens, stages=("prefill_s",)),)
 

@@ -10,6 +10,9 @@ from kvdiag.attribution.workload import lost_hits, recomputed
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
+UNKNOWN_SHARE = 0.6
+"""Where turns are not recorded, more than half: lost histories are a case of lost prefixes, told by turns alone."""
+
 
 def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
     """Return the tokens computed beyond the baseline's hit ratio, unless only later turns lost theirs."""
@@ -22,9 +25,9 @@ def drivers(frame: Frame) -> tuple[Driver, ...] | Missing:
 
 
 def prefix_share(frame: Frame) -> float:
-    """Return the part of lost hits that is booked to lost prefixes; all of it where turns are not recorded."""
+    """Return the part of lost hits that is booked to lost prefixes."""
     lost = lost_hits(frame)
-    return 1.0 if lost is None else lost.prefix_share
+    return UNKNOWN_SHARE if lost is None else lost.prefix_share
 
 
 def part_of(load: Load | Missing, share: float) -> Load | Missing:

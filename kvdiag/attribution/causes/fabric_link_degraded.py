@@ -74,6 +74,8 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
     """Return slowness, evidence, why there is none, and whether every slow ceiling is SHARP."""
     if frame.standing:
         return np.zeros(frame.rows), [], "there is no baseline to compare the goodput of large transfers with", False
+    if frame.windowed:
+        return np.zeros(frame.rows), [], "means over windows show no ceiling of single transfers", False
     layout = layout_dose(frame)
     if isinstance(layout, Dose) and layout.moved:
         return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link", False
