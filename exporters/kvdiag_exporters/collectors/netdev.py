@@ -48,6 +48,13 @@ IP_RECEIVED = Metric(
     # Without an RDMA port TCP is the transport, and nothing falls back to it.
     recorded=(Recorded(name="host.tcp_rx_bytes", unit="B", only_with="kvdiag_rdma_port_up"),),
 )
+IP_SENT = Metric(
+    name="kvdiag_ip_transmit_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=_NAMESPACE,
+    help="Bytes that the kernel's IP stack sent (IpExt OutOctets): TCP and UDP, loopback too, RDMA of a NIC not.",
+)
 _COUNTERS = {
     "rx_bytes": _counter(
         "kvdiag_netdev_receive_bytes_total",
@@ -71,7 +78,7 @@ _COUNTERS = {
 
 LINK_DOWNS = _counter("kvdiag_netdev_link_downs_total", "Times the interface lost its carrier.")
 
-METRICS = (UP, SPEED, LINK_DOWNS, RETRANSMITS, IP_RECEIVED, *_COUNTERS.values())
+METRICS = (UP, SPEED, LINK_DOWNS, RETRANSMITS, IP_RECEIVED, IP_SENT, *_COUNTERS.values())
 
 
 class NetdevCollector:
@@ -102,7 +109,8 @@ def _namespace(found: NetNamespace, node: str, engine: str) -> Iterator[Sample]:
     for device in found.devices:
         if engine or not any(fnmatch.fnmatch(device.name, pattern) for pattern in _HOST_ENDS):
             yield from _device(device, (node, engine, device.name))
-    for metric, name in ((RETRANSMITS, "Tcp.RetransSegs"), (IP_RECEIVED, "IpExt.InOctets")):
+    protocols = ((RETRANSMITS, "Tcp.RetransSegs"), (IP_RECEIVED, "IpExt.InOctets"), (IP_SENT, "IpExt.OutOctets"))
+    for metric, name in protocols:
         if name in found.protocols:
             yield metric.sample(float(found.protocols[name]), node, engine)
 
