@@ -213,7 +213,11 @@ def chosen(
         node = engines.get(engine, labels.get("node", ""))
         if node in nodes:
             has.add((node, sample.metric.name))
-            found += [(sample, recorded, node, engine) for recorded in sample.metric.recorded]
+            found += [
+                (sample, recorded, node, engine)
+                for recorded in sample.metric.recorded
+                if all(labels[name] in values for name, values in recorded.where)
+            ]
     primary = {(node, recorded.name) for _, recorded, node, _ in found if not recorded.fallback}
     # A node whose engine lives in a network namespace of its own is that namespace, not the host around it.
     inside = {(node, recorded.name) for _, recorded, node, engine in found if engine}

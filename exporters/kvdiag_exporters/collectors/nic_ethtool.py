@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from kvdiag.model.missing import Missing
 from kvdiag.model.nic_counters import AllNicCounters
 from kvdiag.sources import nic_counters
-from kvdiag_exporters.catalog import Metric, Sample
+from kvdiag_exporters.catalog import Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
 
 READ_EVERY_S = 5.0
@@ -27,6 +27,7 @@ PAUSED = Metric(
     unit="seconds",
     labels=_PRIORITY,
     help="Time that a priority was paused; received: this host could not send.",
+    recorded=(Recorded(name="nic.pause_us", unit="us", scale=1e6, where=(("direction", ("receive",)),)),),
 )
 PRIORITY_BYTES = Metric(
     name="kvdiag_netdev_priority_bytes_total",

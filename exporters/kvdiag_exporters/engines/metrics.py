@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from kvdiag_exporters.catalog import Kind, Metric
+from kvdiag_exporters.catalog import Kind, Metric, Recorded
 
 LABELS = ("node", "engine", "role", "source", "rank", "kind", "grain", "evidence")
 """`source` who measured it (vllm, nixl, …), `rank` whose it is (empty: the engine's merged or unknown), `kind` which of
@@ -12,8 +12,21 @@ them, `grain` what one count is (request, handle, operation, …), `evidence` me
 Combine = Literal["sum", "max"]
 
 
-def _metric(name: str, kind: Kind, help_: str, unit: str = "") -> Metric:
-    return Metric(name=f"kvdiag_engine_{name}", kind=kind, unit=unit, labels=LABELS, help=help_)
+def _metric(name: str, kind: Kind, help_: str, unit: str = "", recorded: tuple[Recorded, ...] = ()) -> Metric:
+    return Metric(name=f"kvdiag_engine_{name}", kind=kind, unit=unit, labels=LABELS, help=help_, recorded=recorded)
+
+
+def _queue(name: str, role: str, *kinds: str) -> Recorded:
+    """Return how requests of some kinds on engines of a role are recorded."""
+    return Recorded(name=f"engine.{name}", unit="count", where=(("role", (role,)), ("kind", kinds)))
+
+
+_QUEUES = (
+    _queue("prefill_queue_depth", "prefill", "waiting"),
+    _queue("admit_queue_depth", "decode", "kv_allocation", "waiting_capacity"),
+    _queue("pull_queue_depth", "decode", "kv_fetch_waiting_to_start"),
+    _queue("pulls_in_flight", "decode", "kv_fetch_in_progress", "kv_fetch"),
+)
 
 
 _DEFINED = (
@@ -44,7 +57,7 @@ _DEFINED = (
     _metric("kv_expired_total", "counter", "KV caches that expired before they were fetched, and late notices."),
     _metric("registered_bytes_total", "counter", "Bytes of memory registered and deregistered, by kind.", "bytes"),
     _metric("telemetry_dropped_total", "counter", "Telemetry events that the library itself dropped."),
-    _metric("requests", "gauge", "Requests by state; waiting_… and kv_fetch_… are parts of the waiting ones."),
+    _metric("requests", "gauge", "Requests by state; waiting_… and kv_fetch_… are among the waiting.", "", _QUEUES),
     _metric("requests_total", "counter", "Requests by outcome."),
     _metric("preemptions_total", "counter", "Requests that lost their KV cache to others."),
     _metric("tokens_total", "counter", "Tokens by kind; those of grain logical are the same on every rank."),
