@@ -5,17 +5,20 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from kvdiag.derive.intervals import metric
+from kvdiag.errors import KvdiagError
 from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow, SharingRow
 from kvdiag_probes import tracing
 from kvdiag_probes.budget import Budget
+from kvdiag_probes.control.client import LostAgentError, RefusedConnectionError
 from kvdiag_probes.ib_pairs import PairRefusedError
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
 
+_GONE = (LostAgentError, RefusedConnectionError)
 Step = Literal["create", "init", "rtr", "rts", "destroy"]
 _STEPS: tuple[Step, ...] = ("create", "init", "rtr", "rts", "destroy")
 
@@ -116,6 +119,15 @@ def exhaust(pairs: Maker, max_qp: int, most: int) -> Exhaustion:
     return Exhaustion(max_qp=max_qp, made=made, made_again=again, refusal=code)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """`failures` holds, by the number of queue pairs, why no more was measured with so many."""
+
+    rows: tuple[ActiveRow, ...]
+    ends: ProbeEnds
+    failures: dict[int, KvdiagError]
+
+
 def time_active(
     options: ProbeOptions,
     active: Sequence[int],
@@ -123,20 +135,35 @@ def time_active(
     rounds: int,
     budget: Budget,
     run: Callable[[ProbeOptions], ProbeResult] = run_probe,
-) -> tuple[tuple[ActiveRow, ...], ProbeEnds]:
-    """Move the same messages over different numbers of queue pairs by turns, about `in_flight` of them at a time."""
+) -> Active:
+    """Move the same messages over different numbers of queue pairs by turns, about `in_flight` of them at a time.
+
+    A number with which a transfer fails is left out from then on; the error of the very first transfer is raised, and
+    nothing more is tried where the agent is gone.
+    """
     rates: dict[int, list[float]] = defaultdict(list)
+    failures: dict[int, KvdiagError] = {}
     results: list[ProbeResult] = []
     for number in range(rounds):
         for count in active if number % 2 == 0 else active[::-1]:
+            if count in failures or any(isinstance(error, _GONE) for error in failures.values()):
+                continue
             options.progress(f"round {number + 1} of {rounds}: {count} queue pairs")
             settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
-            with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1):
-                results.append(run(replace(options, settings=settings)))
+            try:
+                with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1):
+                    results.append(run(replace(options, settings=settings)))
+            except KvdiagError as error:
+                if not results:
+                    raise
+                failures[count] = error
+                continue
             rates[count].append(results[-1].results[0].bytes_per_second)
             budget.spend(results[-1].proof.payload_bytes)
     metrics = {
-        count: metric(f"active.{count}.bandwidth", "bytes_per_second", "higher", rates[count]) for count in active
+        count: metric(f"active.{count}.bandwidth", "bytes_per_second", "higher", rates[count])
+        for count in active
+        if rates[count]
     }
     best = max(one.value for one in metrics.values())
     rows = tuple(
@@ -148,7 +175,7 @@ def time_active(
         )
         for count, one in metrics.items()
     )
-    return rows, results[0].ends
+    return Active(rows=rows, ends=results[0].ends, failures=failures)
 
 
 def advise(

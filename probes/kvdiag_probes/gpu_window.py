@@ -11,7 +11,8 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.gpu import Gpu, NvidiaGpus
 from kvdiag.model.missing import Missing
 from kvdiag.model.probe_register import LimitRow
-from kvdiag_probes.cuda_memory import Driver, nearest_driver
+from kvdiag_probes.cuda_memory import nearest_driver
+from kvdiag_probes.gpu_memory import Driver
 from kvdiag_probes.libibverbs import RegistrationRefusedError
 from kvdiag_probes.memory import MemoryKind
 

@@ -15,7 +15,10 @@ _MAP_HUGETLB = 0x40000  # <asm-generic/mman-common.h>
 
 
 class MemoryKind(StrEnum):
-    """Host memory in base pages, transparent or explicit huge pages; GPU memory, by dma-buf or nvidia_peermem."""
+    """Host memory in base pages, transparent or explicit huge pages; GPU memory, by dma-buf or peer memory.
+
+    auto: an NVIDIA GPU's memory, an AMD GPU's, or host memory, the first that there is.
+    """
 
     AUTO = "auto"
     HOST = "host"
@@ -24,6 +27,9 @@ class MemoryKind(StrEnum):
     CUDA = "cuda"
     CUDA_DMABUF = "cuda-dmabuf"
     CUDA_PEERMEM = "cuda-peermem"
+    ROCM = "rocm"
+    ROCM_DMABUF = "rocm-dmabuf"
+    ROCM_PEERMEM = "rocm-peermem"
 
 
 class Region(Protocol):
@@ -52,15 +58,19 @@ def allocate(kind: MemoryKind, size: int, device: str) -> Region:
     if kind in (MemoryKind.HOST, MemoryKind.THP, MemoryKind.HUGE):
         return HostRegion(kind, size)
     from kvdiag_probes.cuda_memory import allocate_cuda
+    from kvdiag_probes.hip_memory import allocate_hip
 
     if kind is not MemoryKind.AUTO:
-        return allocate_cuda(kind, size, device)
-    try:
-        return allocate_cuda(MemoryKind.CUDA, size, device)
-    except UndeterminedError as error:
-        region = HostRegion(MemoryKind.HOST, size)
-        region.note += f"; auto: {error}"
-        return region
+        return (allocate_hip if kind.startswith("rocm") else allocate_cuda)(kind, size, device)
+    why = []
+    for wanted, attempt in ((MemoryKind.CUDA, allocate_cuda), (MemoryKind.ROCM, allocate_hip)):
+        try:
+            return attempt(wanted, size, device)
+        except UndeterminedError as error:
+            why.append(str(error))
+    region = HostRegion(MemoryKind.HOST, size)
+    region.note += f"; auto: {'; '.join(why)}"
+    return region
 
 
 class HostRegion:

@@ -124,6 +124,8 @@ def time_devices(domains: Sequence[Registrar], size: int, rounds: int) -> Device
     orders: dict[bool, list[float]] = {False: [], True: []}
     freed = []
     with closing(Pages("4KiB", size, touched=True)) as pages, ThreadPoolExecutor(len(domains)) as pool:
+        started = threading.Barrier(len(domains))
+        list(pool.map(lambda _: started.wait(), domains))  # starting a thread is not registering
         for _ in range(rounds):
             for together in (False, True):
                 held: list[tuple[Registrar, Any]] = []

@@ -3,12 +3,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvdiag.derive.intervals import metric
-from kvdiag.errors import UndeterminedError
+from kvdiag.errors import KvdiagError, UnavailableError, UndeterminedError
+from kvdiag.model.probe import ProbeSettings
 from kvdiag.model.probe_connections import (
     ActiveRow,
     ConnectionsSettings,
@@ -18,9 +20,14 @@ from kvdiag.model.probe_connections import (
     SharingRow,
 )
 from kvdiag_probes import connections
+from kvdiag_probes.budget import Budget
 from kvdiag_probes.connections_probe import measure_local
+from kvdiag_probes.control.address import Address
+from kvdiag_probes.control.client import LostAgentError
+from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.gid import Choice
 from kvdiag_probes.ib_pairs import PairRefusedError
+from kvdiag_probes.session import ProbeOptions
 from kvdiag_probes.sharing import Opener, openers, probe_sharing
 
 CHOICE = Choice(device="x0", port=1, gid_index=1, gid="::ffff:10.0.0.1", type="RoCE v2", link_layer="Ethernet")
@@ -209,3 +216,52 @@ def connections_sharing(openers: dict[SharingKind, Opener]) -> list[tuple[str, s
     rows = probe_sharing("x0", 5, openers)
     assert all(row.create is None or row.create.samples == 5 for row in rows)
     return [(row.kind, row.status, row.reason) for row in rows]
+
+
+class Wire:
+    """Runs of a probe that reach 1 GB/s, and fail from so many queue pairs on."""
+
+    def __init__(self, most: int, error: KvdiagError) -> None:
+        self.most, self.error = most, error
+        self.counts: list[int] = []
+
+    def run(self, options: ProbeOptions) -> Any:
+        settings = options.settings
+        self.counts.append(settings.queue_pairs)
+        assert settings.queue_depth == max(1, 8 // settings.queue_pairs)
+        if settings.queue_pairs > self.most:
+            raise self.error
+        result = SimpleNamespace(bytes_per_second=1e9 / settings.queue_pairs)
+        return SimpleNamespace(results=[result], proof=SimpleNamespace(payload_bytes=1), ends="ends")
+
+
+def active(wire: Wire) -> connections.Active:
+    settings = ProbeSettings(
+        kind="bandwidth",
+        operation="write",
+        transport="rdma",
+        sizes=(64,),
+        queue_depth=8,
+        iterations=1,
+        duration_s=None,
+        warmup=0,
+    )
+    options = ProbeOptions(
+        peer=Address("h", 1), credential=Credential(token="t"), settings=settings, timeout_s=1, progress=lambda _: None
+    )
+    return connections.time_active(options, (1, 4, 16), 8, 5, Budget(None), wire.run)
+
+
+def test_a_number_of_queue_pairs_that_fails_is_left_out_and_the_others_are_kept() -> None:
+    wire = Wire(4, UnavailableError("RETRY_EXC_ERR"))
+    found = active(wire)
+    assert [(row.queue_pairs, row.bandwidth.samples, row.of_best) for row in found.rows] == [(1, 5, 1.0), (4, 5, 0.25)]
+    assert list(found.failures) == [16] and wire.counts.count(16) == 1
+
+
+def test_with_the_agent_gone_nothing_more_is_tried() -> None:
+    wire = Wire(1, LostAgentError("lost the agent"))
+    found = active(wire)
+    assert wire.counts == [1, 4] and [row.queue_pairs for row in found.rows] == [1]
+    with pytest.raises(UnavailableError, match="down"):
+        active(Wire(0, UnavailableError("down")))

@@ -10,7 +10,8 @@ import pytest
 
 from kvdiag.errors import UndeterminedError
 from kvdiag_probes import cuda_memory, pattern
-from kvdiag_probes.cuda_memory import CudaRegion, allocate_cuda, nearest
+from kvdiag_probes.cuda_memory import allocate_cuda
+from kvdiag_probes.gpu_memory import GpuRegion, nearest
 from kvdiag_probes.memory import MemoryKind
 
 SIZE = 100_000
@@ -20,6 +21,7 @@ class FakeDriver:
     """A GPU whose memory is the host's; the test may spoil it between the copies."""
 
     name = "fake GPU"
+    remedy = "load the fake's modules"
 
     def __init__(self, dmabuf: bool = True) -> None:
         self.dmabuf = dmabuf
@@ -74,7 +76,7 @@ def _pyverbs() -> None:
 
 def test_the_payload_is_compared_on_the_gpus_own_copy_back() -> None:
     driver = FakeDriver()
-    region = CudaRegion(driver, SIZE, MemoryKind.CUDA)
+    region = GpuRegion(driver, SIZE, MemoryKind.CUDA)
     pattern.fill(region.view, 3)
     region.push(0, SIZE)
     region.pull(0, SIZE)
@@ -90,7 +92,7 @@ def test_the_payload_is_compared_on_the_gpus_own_copy_back() -> None:
 
 def test_a_copy_back_that_copies_nothing_does_not_pass() -> None:
     driver = FakeDriver()
-    region = CudaRegion(driver, SIZE, MemoryKind.CUDA)
+    region = GpuRegion(driver, SIZE, MemoryKind.CUDA)
     pattern.fill(region.view, 3)
     driver.from_device = lambda host, pointer, size: None  # type: ignore[method-assign]
     region.pull(0, SIZE)
@@ -99,7 +101,7 @@ def test_a_copy_back_that_copies_nothing_does_not_pass() -> None:
 
 
 def test_dma_buf_is_tried_first_and_its_addresses_start_at_zero(registered: list[tuple[str, int]]) -> None:
-    region = CudaRegion(FakeDriver(), SIZE, MemoryKind.CUDA)
+    region = GpuRegion(FakeDriver(), SIZE, MemoryKind.CUDA)
     assert region.register(None, 7)[1] == 0
     assert registered == [("dmabuf", 0)]
     assert region.note.endswith("registered by dma-buf")
@@ -108,7 +110,7 @@ def test_dma_buf_is_tried_first_and_its_addresses_start_at_zero(registered: list
 
 def test_peer_memory_is_the_second_choice_and_the_note_says_why(registered: list[tuple[str, int]]) -> None:
     driver = FakeDriver(dmabuf=False)
-    region = CudaRegion(driver, SIZE, MemoryKind.CUDA)
+    region = GpuRegion(driver, SIZE, MemoryKind.CUDA)
     assert region.register(None, 7)[1] == ctypes.addressof(driver.memory)
     assert registered[0][0] == "address"
     assert "dma-buf failed: cuMemGetHandleForAddressRange: CUDA_ERROR_NOT_SUPPORTED" in region.note
@@ -116,11 +118,11 @@ def test_peer_memory_is_the_second_choice_and_the_note_says_why(registered: list
 
 
 def test_an_explicit_choice_is_kept(registered: list[tuple[str, int]]) -> None:
-    peer = CudaRegion(FakeDriver(), SIZE, MemoryKind.CUDA_PEERMEM)
+    peer = GpuRegion(FakeDriver(), SIZE, MemoryKind.CUDA_PEERMEM)
     peer.register(None, 7)
     assert [way for way, _ in registered] == ["address"]
     peer.close()
-    only = CudaRegion(FakeDriver(dmabuf=False), SIZE, MemoryKind.CUDA_DMABUF)
+    only = GpuRegion(FakeDriver(dmabuf=False), SIZE, MemoryKind.CUDA_DMABUF)
     with pytest.raises(UndeterminedError, match="--memory cuda-dmabuf: fake GPU"):
         only.register(None, 7)
     only.close()
@@ -146,7 +148,7 @@ def test_a_gpu_keeps_what_is_copied_to_it_and_exports_it() -> None:
         region = allocate_cuda(MemoryKind.CUDA, SIZE, "rxe0")
     except UndeterminedError as error:
         pytest.skip(f"needs hardware: {error}")
-    assert isinstance(region, CudaRegion)
+    assert isinstance(region, GpuRegion)
     pattern.fill(region.view, 9)
     region.push(0, SIZE)
     pattern.fill(region.view, 10)

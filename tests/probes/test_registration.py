@@ -106,6 +106,7 @@ class Graphics:
     """A GPU's driver with so much memory, of which nothing is real but the accounts."""
 
     name = "GPU 0"
+    remedy = "nothing"
 
     def __init__(self, memory: int, *, dmabuf: bool = True) -> None:
         self.memory, self.dmabuf = memory, dmabuf

@@ -26,6 +26,9 @@ class Memory(StrEnum):
     CUDA = "cuda"
     CUDA_DMABUF = "cuda-dmabuf"
     CUDA_PEERMEM = "cuda-peermem"
+    ROCM = "rocm"
+    ROCM_DMABUF = "rocm-dmabuf"
+    ROCM_PEERMEM = "rocm-peermem"
 
 
 class Injection(StrEnum):
@@ -49,7 +52,10 @@ TransportOption = Annotated[Transport, typer.Option("--transport", help="rdma, o
 Size = Annotated[str, typer.Option("--size", help="Message sizes, for example 4096,64KiB,1MiB.")]
 Iterations = Annotated[int | None, typer.Option("--iterations", min=1, max=100_000_000, help="Messages of each size.")]
 Duration = Annotated[
-    float | None, typer.Option("--duration", min=0.01, max=3600, help="Seconds of transfer of each size instead.")
+    float | None,
+    typer.Option(
+        "--duration", min=0.01, max=3600, help="Seconds of transfer of each size instead; verifying adds to it."
+    ),
 ]
 QueueDepth = Annotated[int, typer.Option("--queue-depth", min=1, max=8192, help="Messages outstanding at a time.")]
 Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1_000_000, help="Messages before the clock starts.")]

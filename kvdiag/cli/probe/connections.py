@@ -89,14 +89,18 @@ def _run(**given: Any) -> int:
     found = measure_local(choice, settings, _finish.progress())
     active: tuple[Any, ...] = ()
     ends = None
-    failure = None
+    failure: KvdiagError | None = None
     if given["peer"]:
         options = _finish.probe_options(given | {"queue_depth": given["in_flight"]})
         try:
-            active, ends = probe.time_active(options, wanted, given["in_flight"], given["rounds"], allowed)
+            moved = probe.time_active(options, wanted, given["in_flight"], given["rounds"], allowed)
         except KvdiagError as error:
             failure = error
             found.missing.append(f"bandwidth against the number of queue pairs: {error}")
+        else:
+            active, ends = moved.rows, moved.ends
+            failure = next(iter(moved.failures.values()), None)
+            found.missing += [f"{count} active queue pairs: {error}" for count, error in moved.failures.items()]
     else:
         found.missing.append("bandwidth against the number of queue pairs: give a PEER")
     fan_out = probe.advise(
