@@ -15,7 +15,7 @@ from dashboards.alerting.base import Alert
 from tests.dashboards.series import STEP, TARGET, Series, written
 from tests.dashboards.situations import SITUATIONS, Situation
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.xdist_group("dashboards-promtool")]
 GOLDEN = Path(__file__).parent / "golden/alerts.yml"
 ALERTS = {alert.name: alert for alert in rules.alerts()}
 UPDATE = bool(os.environ.get("KVDIAG_UPDATE_GOLDEN"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards import build, exporter, fabric, overview, pair
 from tests.dashboards import promql
@@ -149,6 +150,16 @@ def test_counters_are_shown_as_rates_over_grafanas_interval(uid: str, panel: dic
             assert bool(counts) == bool({"rate", "increase"} & set(one.functions)), one
         for window in re.findall(r"\[([^\]]+)\]", expr):
             assert window == "$__rate_interval" or window in FIXED_RANGE
+
+
+def test_what_a_real_exporter_served_has_the_labels_that_the_queries_count_on() -> None:
+    """The exposition that a whole exporter gave, held against the catalogue that every query is held against."""
+    text = (ROOT / "tests/exporters/golden/metrics.txt").read_text()
+    known = promql.known()
+    served = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert len({sample.name for sample in served}) > 50
+    for sample in served:
+        assert sample.labels.keys() | promql.TARGET == known[sample.name], sample.name
 
 
 def test_links_lead_to_dashboards_and_variables_that_exist() -> None:

@@ -1,0 +1,150 @@
+"""Every query of every panel and rule, asked of a real Prometheus that holds every series and recorded engines."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dashboards.alerting import rules
+from dashboards.alerting.recordings import RECORDINGS
+from dashboards.queries import SOURCES
+from kvdiag_exporters.engines import maps
+from tests.dashboards import backfill, promql
+from tests.dashboards.test_lint import DASHBOARDS, panels
+from tests.exporters.test_cli import FEW_S
+from tests.exporters.test_prometheus import prometheus
+
+pytestmark = [pytest.mark.component, pytest.mark.xdist_group("dashboards-prometheus")]
+JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded")
+
+
+class Asked:
+    """A Prometheus, and the time at which all series are there."""
+
+    def __init__(self, base: str, time_s: int) -> None:
+        self._base, self._time_s = base, time_s
+
+    def ready(self) -> None:
+        deadline = time.monotonic() + FEW_S
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self._base}/-/ready", timeout=FEW_S):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        pytest.fail("Prometheus does not become ready")
+
+    def query(self, expr: str, job: str = ".*") -> list[dict[str, Any]]:
+        """Return the series of an instant query that have a number; fails where Prometheus refuses or warns."""
+        filled = expr.replace("$__rate_interval", "5m").replace("$job", job)
+        filled = re.sub(r"\$\w+", ".*", filled)
+        asked = urllib.parse.urlencode({"query": filled, "time": self._time_s})
+        try:
+            with urllib.request.urlopen(f"{self._base}/api/v1/query?{asked}", timeout=FEW_S) as answer:
+                document = json.load(answer)
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{filled}: {error.read().decode()}")
+        assert not document.get("warnings"), filled
+        found: list[dict[str, Any]] = document["data"]["result"]
+        return [one for one in found if not math.isnan(float(one["value"][1]))]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    if shutil.which("promtool") is None or shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed (Debian package prometheus)")
+    folder = tmp_path_factory.mktemp("prometheus")
+    end_s = int(time.time()) // 7200 * 7200 - 3600
+    (folder / "series.txt").write_text(backfill.text(end_s, jobs=JOBS))
+    done = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "series.txt"), str(folder / "data")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with prometheus(folder, "127.0.0.1:1") as base:
+        found = Asked(base, end_s)
+        found.ready()
+        yield found
+
+
+def targets() -> Iterator[tuple[str, dict[str, Any], dict[str, Any], set[str]]]:
+    """Yield every query of every panel with the names that it asks for."""
+    for uid, found in DASHBOARDS.items():
+        for panel in panels(found):
+            for target in panel["targets"]:
+                names = {one.name for one in promql.selectors(promql.parsed(target["expr"]))}
+                yield f"{uid}: {panel['title']} {target['refId']}", panel, target, names
+
+
+def test_no_panel_is_empty_where_an_exporter_is_read(asked: Asked) -> None:
+    empty, unnamed = [], []
+    for where, _, target, names in targets():
+        if not any(name.startswith(("kvdiag_", "pair:")) for name in names) or " unless on () " in target["expr"]:
+            continue
+        found = asked.query(target["expr"], "kvdiag")
+        if not found:
+            empty.append(where)
+        shown = re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))
+        unnamed += [where for one in found[:1] for label in shown if not one["metric"].get(label)]
+    assert empty == []
+    assert unnamed == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_engine_alone_fills_what_is_made_for_it(asked: Asked, source: str) -> None:
+    prefixes = next(tuple(one.prefixes) for one in maps.load() if one.source == source)
+    empty, count = [], 0
+    for where, _, target, names in targets():
+        if any(name.startswith(prefixes) for name in names):
+            count += 1
+            if not asked.query(target["expr"], source):
+                empty.append(where)
+    assert empty == []
+    assert count >= 10
+
+
+@pytest.mark.parametrize("job", ["kvdiag", *SOURCES, "vllm-recorded", "nixl-recorded"])
+def test_the_numbers_on_top_are_there_with_whatever_is_read(asked: Asked, job: str) -> None:
+    tops = {
+        panel["title"]: panel["targets"][0]["expr"]
+        for panel in panels(DASHBOARDS["kvdiag-overview"])
+        if panel["type"] == "stat"
+    }
+    for title in ("Transfer time p50", "Transfer time p99", "KV throughput"):
+        (found,) = asked.query(tops[title], job)
+        assert float(found["value"][1]) > 0, title
+
+
+def test_recorded_engines_fill_the_dashboards_that_are_made_for_them(asked: Asked) -> None:
+    """What vLLM 0.32.0 really served over NIXL 1.5.1, behind a link of 200 Mbit/s."""
+    filled = {where for where, _, target, _ in targets() if asked.query(target["expr"], "vllm-recorded")}
+    for panel in ("Transfer time", "KV throughput", "Failures per second", "Time to first token"):
+        assert any(one.startswith(f"kvdiag-overview: {panel} ") for one in filled), panel
+    for panel in ("Transfer time", "Posting", "Bytes per transfer", "Descriptors per transfer"):
+        assert any(one.startswith(f"kvdiag-pair: {panel} ") for one in filled), panel
+
+
+def test_no_traffic_is_not_zero(asked: Asked) -> None:
+    shown: dict[str, list[Any]] = {}
+    for _, panel, target, _ in targets():
+        if panel["type"] == "stat" or panel["title"] in ("Speed of a transfer", "Failures per second"):
+            shown.setdefault(panel["title"], []).extend(asked.query(target["expr"], "idle"))
+    for title in ("Transfer time p50", "Transfer time p99", "Failed transfers", "Speed of a transfer"):
+        assert shown[title] == [], title
+    assert {one["value"][1] for one in shown["Failures per second"]} == {"0"}
+
+
+@pytest.mark.parametrize("rule", [*RECORDINGS, *rules.alerts()], ids=lambda rule: rule.name)
+def test_a_rule_is_answered_and_all_that_it_asks_for_is_there(asked: Asked, rule: Any) -> None:
+    asked.query(rule.expr)
+    for one in promql.selectors(promql.parsed(rule.expr)):
+        assert asked.query(f'count({one.name}{{job="kvdiag"}}) or count({one.name})'), one.name
