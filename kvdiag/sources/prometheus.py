@@ -111,3 +111,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return str(document["error"]).splitlines()[0]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return str(error.reason)
+    finally:
+        error.close()

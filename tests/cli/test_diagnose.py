@@ -135,3 +135,42 @@ def test_a_start_outside_the_recording_is_a_usage_error(tmp_path: Path, capsys: 
     folder = write_bundle(simulate(World(seed=1)), tmp_path)
     assert main(["diagnose", str(folder), "--incident-start", "5"]) == 64
     assert "--incident-start 5.000 is outside" in capsys.readouterr().err
+
+
+def test_two_recordings_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    healthy = write_bundle(simulate(World(seed=1, serial=False, always=True)), tmp_path / "before")
+    layout = write_bundle(simulate(World(seed=2, fault="layout", serial=False, always=True)), tmp_path / "after")
+    code, document = as_json(capsys, "--compare", str(healthy), str(layout))
+    assert (code, document["verdict"]["cause"]) == (2, "layout.fragmented")
+    assert document["origin"] == f"{healthy} → {layout}"
+    code, document = as_json(capsys, "--compare", str(layout), str(healthy))
+    assert code == 0
+
+
+def test_a_timeline_is_written_beside_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_bundle(simulate(World(seed=1, serial=False)), tmp_path / "bundle")
+    assert main(["diagnose", str(folder), "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" and event.get("cat") == "request" for event in events) > 100
+    assert "NO CHANGE" in capsys.readouterr().out
+    assert main(["diagnose", str(folder), "--trace", str(tmp_path / "no" / "trace.json")]) == 64
+    assert "--trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "one of the three"),
+        (("x", "--prometheus", "http://y"), "one of the three"),
+        (("x", "--start", "1"), "belong to --prometheus"),
+        (("--prometheus", "http://y"), "needs --start and --end"),
+        (("--prometheus", "http://y", "--start", "yesterday", "--end", "2"), "--start yesterday: neither"),
+        (("--prometheus", "y", "--start", "1", "--end", "2026-11-29T20:15:00Z"), "not an http"),
+    ],
+)
+def test_what_to_diagnose_must_be_plain(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", *arguments]) == 64
+    error = capsys.readouterr().err
+    assert words in " ".join(error.split())
