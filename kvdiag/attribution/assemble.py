@@ -7,7 +7,7 @@ from kvdiag.attribution.frame import Floats, Frame, Spans
 from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.variance import VarianceSplit
 from kvdiag.attribution.verdict import Assessment
-from kvdiag.attribution.where import nodes_of
+from kvdiag.attribution.where import devices_of, nodes_of, pairs_of
 from kvdiag.model.diagnosis import AttributedCause, Period, StageShare
 from kvdiag.model.finding import Evidence
 
@@ -95,6 +95,8 @@ def ranked_causes(
         if mechanism is not None and excess == 0 and point.share[0, index] == 0:
             continue
         side = mechanism.cause.side if mechanism else None
+        evidence = _evidence(frame, columns, point, mechanism, index)
+        machine = mechanism is not None and not mechanism.cause.workload and excess > 0
         causes.append(
             AttributedCause(
                 id=UNEXPLAINED if mechanism is None else mechanism.cause.id,
@@ -108,11 +110,23 @@ def ranked_causes(
                 excess_p99_s=float(tail[index]),
                 confidence=0.0 if mechanism is None else float(found.confidence[index]),
                 nodes=nodes_of(frame, seconds[:, index], side) if excess > 0 else (),
-                evidence=_evidence(frame, columns, point, mechanism, index),
+                evidence=evidence,
                 action=UNEXPLAINED_ACTION if mechanism is None else mechanism.cause.action,
+                pairs=pairs_of(frame, seconds[:, index]) if machine else (),
+                devices=_devices(frame, evidence) if machine else (),
             )
         )
     return tuple(causes)
+
+
+def _devices(frame: Frame, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+    """Return "node device" where a counter of the evidence rose on some of a node's devices only."""
+    found: dict[str, None] = {}
+    for line in evidence:
+        metric, separator, node = line.name.partition(" @ ")
+        if separator:
+            found |= dict.fromkeys(f"{node} {device}" for device in devices_of(frame, metric, node))
+    return tuple(found)
 
 
 def _evidence(

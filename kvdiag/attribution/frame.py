@@ -1,7 +1,7 @@
 """What causes look at: the rows with their split into baseline and incident, and counters around each transfer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from kvdiag.attribution.clocks import PAD_S as ALIGNED_PAD_S
 from kvdiag.attribution.clocks import Offset, aligned
 from kvdiag.derive.counters import CounterBank
 from kvdiag.derive.stages import StageMatrix
-from kvdiag.model.bundle import Bundle, Labels
+from kvdiag.model.bundle import Bundle, CounterSeries, Labels
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -173,6 +173,15 @@ class Frame:
         if size is None or wire is None or size[base].sum() <= 0:
             return 0.0
         return float(wire[base].sum() / size[base].sum())
+
+    def counted_devices(self, metric: str, node: str) -> tuple[CounterSeries, ...]:
+        """Return the metric's series of a node's single devices, on the requests' clock."""
+        offset = self.offsets[node].seconds if node in self.offsets else 0.0
+        return tuple(
+            replace(one, time_s=one.time_s - offset)
+            for one in self.bundle.series
+            if one.metric == metric and one.node == node and one.device is not None
+        )
 
     def rates(self, metric: str) -> dict[str, NodeRate]:
         """Return the metric's change per node, for the nodes that have it."""

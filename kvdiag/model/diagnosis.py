@@ -29,6 +29,8 @@ class AttributedCause:
     Without a baseline: seconds beyond expectation, with wider intervals.
 
     The shares of all causes, "unexplained" among them, and the baseline's own variation add up to 1.
+    `pairs` ("prefill → decode") are those that stand out among the pairs of their nodes, `devices` ("node device")
+    those on which a counter of the evidence rose more than on the node's other ones; both empty where none does.
     """
 
     id: str
@@ -44,6 +46,8 @@ class AttributedCause:
     nodes: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     action: str
+    pairs: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

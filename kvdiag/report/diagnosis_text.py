@@ -108,6 +108,9 @@ def _details(causes: list[AttributedCause]) -> Text:
     text = Text()
     for cause in [one for one in causes if one.excess_mean_s > 0 and one.id != "unexplained"][:DETAILED]:
         text.append(f"\n{cause.id}", "bold").append(f" at {', '.join(cause.nodes)}\n" if cause.nodes else "\n")
+        for what, names in (("pairs", cause.pairs), ("devices", cause.devices)):
+            if names:
+                text.append(f"  {what} that stand out: {', '.join(names)}\n")
         text.append(f"  without it: p50 {seconds(-cause.excess_p50_s)}, p99 {seconds(-cause.excess_p99_s)}\n")
         for line in cause.evidence:
             wanted = f" (changed if {line.threshold})" if line.threshold else ""
