@@ -4,12 +4,14 @@ import errno
 import importlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvdiag.errors import UnavailableError, UndeterminedError
+from kvdiag_probes import posting
 from kvdiag_probes.completion import CompletionError
 from kvdiag_probes.completion_queue import Completion, CompletionQueue
 from kvdiag_probes.datapath import Operation, Plan
@@ -222,3 +224,25 @@ def test_the_depth_bounds_what_is_outstanding() -> None:
     with pytest.raises(UnavailableError):
         run(adapter, plan(64, 4, depth=8))
     assert adapter.posts == [(0, 4), (0, 4)]
+
+
+@pytest.mark.parametrize(("tick_s", "depth", "sleeps"), [(1e-3, 16, True), (1e-9, 16, False), (1e-3, 1, False)])
+def test_it_sleeps_only_while_the_queue_will_not_run_dry(
+    monkeypatch: pytest.MonkeyPatch, tick_s: float, depth: int, sleeps: bool
+) -> None:
+    """On a slow path with a full queue; a fast one, or a single message, is polled for."""
+    done = {"sleep": 0, "yield": 0, "ticks": 0}
+
+    def count(what: str) -> int:
+        done[what] += 1
+        return done[what]
+
+    fake_time = SimpleNamespace(perf_counter=lambda: count("ticks") * tick_s, sleep=lambda _: count("sleep"))
+    monkeypatch.setattr(posting, "time", fake_time)
+    monkeypatch.setattr(posting, "os", SimpleNamespace(sched_yield=lambda: count("yield")))
+    made = ChainedPass([lanes(Adapter(delay=100))], replace(plan(40, 1, depth=depth), timeout_s=60.0), "b:1")
+    made.run()
+    made.close()
+    assert (done["sleep"] > 0) == sleeps
+    # Until the first completion nothing is known of the rate: it is polled for.
+    assert done["yield"] > 0
