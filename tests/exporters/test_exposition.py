@@ -58,6 +58,7 @@ def test_promtool_finds_nothing_to_complain_about(collection: Collection) -> Non
 
 def test_every_collector_worked_and_every_metric_of_the_catalogue_has_its_kind(collection: Collection) -> None:
     names = (
+        "engine_pod",
         "engine_process",
         "exporter_self",
         "netdev",
