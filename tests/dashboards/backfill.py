@@ -12,6 +12,7 @@ from kvdiag.model.transfer import STAGES
 from kvdiag_exporters.catalog import Kind, metrics
 from kvdiag_exporters.engines import maps
 from kvdiag_exporters.engines.metrics import BY_NAME
+from tests.dashboards.situations import SITUATIONS
 
 STEP_S = 60
 SAMPLES = 11
@@ -40,7 +41,7 @@ Line = tuple[str, dict[str, str], list[float]]
 
 
 def text(end_s: int, *, jobs: tuple[str, ...]) -> str:
-    """Return the series of the jobs named: kvdiag, idle (the same without traffic), a source, or a recorded one."""
+    """Return the series of the jobs named: kvdiag, idle (without traffic), a source, a recorded one, or an alert's."""
     lines: list[str] = []
     for job in jobs:
         for name, labels, values in _series(job):
@@ -57,6 +58,8 @@ def _series(job: str) -> Iterator[Line]:
         yield from _catalogue(PER_MINUTE if job == "kvdiag" else 0.0)
     elif job in SOURCES:
         yield from _mapped(job)
+    elif job in SITUATIONS:
+        yield from ((name, labels | {"job": job}, values) for name, labels, values in SITUATIONS[job].lines())
     else:
         yield from _recorded(job.removesuffix("-recorded"))
 

@@ -21,6 +21,10 @@ class Counter:
         turned = self.good * good
         return f"{_run(0, self.good, good)} {_run(turned, self.bad, bad)} {_gone(gone)}"
 
+    def numbers(self, good: int, bad: int) -> list[float]:
+        first = [self.good * i for i in range(good)]
+        return first + [self.good * good + self.bad * i for i in range(bad)]
+
     def reset(self, minutes: int) -> str:
         return f"{_run(_BEFORE_RESET, self.good, minutes)} {_run(0, self.good, minutes)}"
 
@@ -40,6 +44,9 @@ class Gauge:
 
     def timeline(self, good: int, bad: int, gone: int) -> str:
         return f"{_run(self.good, 0, good)} {_run(self.bad, self.grows, bad)} {_gone(gone)}"
+
+    def numbers(self, good: int, bad: int) -> list[float]:
+        return [self.good] * good + [self.bad + self.grows * i for i in range(bad)]
 
     def reset(self, minutes: int) -> str:
         return _run(self.good, 0, 2 * minutes)

@@ -27,6 +27,10 @@ class Situation:
     lead: int = 15
     slack: int = 16
 
+    def lines(self) -> list[tuple[str, dict[str, str], list[float]]]:
+        """Return name, labels and a value a minute of every series: half an hour in order, half an hour bad."""
+        return [(one.name, one.labels, one.numbers(30, 30)) for one in self.series]
+
 
 def _pairs(slow_s: float, *, others: int) -> list[Series]:
     """Return the transfers of a pair that turns slow beside some that stay quick."""
@@ -50,6 +54,7 @@ SITUATIONS = {
     "KVTransferOverTCP": Situation(
         flat(
             counter("kvdiag_engine_transfer_size_bytes_sum", 6e9, 6e9, **OWN),
+            counter("kvdiag_ip_receive_bytes_total", 6e9, 6e6, node="n1", engine=""),
             gauge(f"{_RDMA}_up", 1, 1, **PORT),
             counter(f"{_RDMA}_transmit_bytes_total", 6e5, 6e7, **PORT),
             counter(f"{_RDMA}_receive_bytes_total", 6e6, 6e9, **PORT),
@@ -70,7 +75,10 @@ SITUATIONS = {
         )
     ),
     "KVCacheExpired": Situation(
-        flat(counter("kvdiag_engine_kv_expired_total", 1, **OWN | {"kind": "request", "grain": "request"}))
+        flat(
+            counter("kvdiag_engine_kv_expired_total", 1, **OWN | {"kind": "request", "grain": "request"}),
+            gauge("kvdiag_engine_requests", 40, 2, **OWN | {"kind": "waiting", "grain": "request"}),
+        )
     ),
     "KVTransferSlowerThanBefore": Situation(_pairs(0.5, others=0), lead=150),
     "KVTransferPairSlow": Situation(_pairs(0.5, others=4)),
@@ -78,6 +86,9 @@ SITUATIONS = {
         flat(
             histogram(STAGE, 60, 0.02, 0.02, **PAIR, stage="wire"),
             histogram(STAGE, 60, 0.05, 0.001, **PAIR, stage="post"),
+            histogram(TTFT, 60, 0.3, 0.25, **PAIR),
+            counter("kvdiag_transfer_descriptors_count", 60, 60, **PAIR),
+            counter("kvdiag_transfer_descriptors_sum", 1.2e6, 6e3, **PAIR),
         )
     ),
     "KVTTFTFromFabric": Situation(
@@ -176,7 +187,11 @@ SITUATIONS = {
         flat(gauge("kvdiag_gpu_window_used_ratio", 0.97, 0.5, node="n1", gpu="0000:17:00.0"))
     ),
     "KVDeviceObjectsNearLimit": Situation(
-        flat(gauge("kvdiag_rdma_objects_used_ratio", 0.93, 0.1, node="n1", device="mlx5_0", kind="qp"))
+        flat(
+            gauge("kvdiag_rdma_objects_used_ratio", 0.93, 0.1, node="n1", device="mlx5_0", kind="qp"),
+            gauge("kvdiag_rdma_objects_used_ratio", 0.05, 0.05, node="n1", device="mlx5_0", kind="mr"),
+            gauge("kvdiag_rdma_queue_pairs", 9000, 100, **RDMA, type="RC", state="RTS"),
+        )
     ),
     "KVQueuePairsInError": Situation(
         flat(

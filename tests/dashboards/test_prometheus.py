@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,12 @@ from tests.exporters.test_cli import FEW_S
 from tests.exporters.test_prometheus import prometheus
 
 pytestmark = [pytest.mark.component, pytest.mark.xdist_group("dashboards-prometheus")]
-JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded")
+ROOT = Path(__file__).parents[2]
+INCIDENTS = {
+    re.search(r"\*\*(\w+)\*\* fires", section)[1]: " ".join(section.split())  # type: ignore[index]
+    for section in (ROOT / "docs/incidents.md").read_text().split("\n## ")[1:]
+}
+JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded", *INCIDENTS)
 
 
 class Asked:
@@ -148,3 +154,28 @@ def test_a_rule_is_answered_and_all_that_it_asks_for_is_there(asked: Asked, rule
     asked.query(rule.expr)
     for one in promql.selectors(promql.parsed(rule.expr)):
         assert asked.query(f'count({one.name}{{job="kvdiag"}}) or count({one.name})'), one.name
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_two_clicks_lead_from_an_incidents_alert_to_its_cause(asked: Asked, name: str) -> None:
+    """The first click is the alert's dashboard, whose panels show the culprit on top; the second its page."""
+    told = INCIDENTS[name]
+    (alert,) = [one for one in rules.alerts() if one.name == name]
+    dashboard = DASHBOARDS[re.match(r"/d/([\w-]+)", alert.dashboard)[1]]  # type: ignore[index]
+    by_title = {panel["title"]: panel for panel in panels(dashboard)}
+    title = re.search(r"2\. ([\w -]+) › ", told)[1]  # type: ignore[index]
+    assert dashboard["title"] == f"kvdiag / {title}"
+    shown = re.findall(r"\*([^*]+)\*(?:: `(\w+)` on top)?", told.split(" › ")[1].split(" 3. ")[0])
+    assert shown[0][1]
+    for panel, culprit in shown:
+        found = [one for target in by_title[panel]["targets"] for one in asked.query(target["expr"], name)]
+        assert found, panel
+        if culprit:
+            top = max(found, key=lambda one: float(one["value"][1]))
+            assert culprit in top["metric"].values(), panel
+    assert f"](../{alert.page})" in told.split(" 3. ")[1]
+
+
+def test_there_are_five_incidents_and_each_names_its_report() -> None:
+    assert len(INCIDENTS) == 5
+    assert all("](https://github.com/" in told for told in INCIDENTS.values())
