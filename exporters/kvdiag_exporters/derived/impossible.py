@@ -15,6 +15,9 @@ SHORTEST_S = 0.5
 FEW = 10
 """A histogram of fewer new values is not judged by where they fall."""
 
+COARSE_S = 0.1
+"""vLLM's request latencies have 0.3 s as their first bound: a KV wait of 20 ms does not show."""
+
 Key = tuple[str, tuple[str, ...]]
 State = Mapping[Key, float | Buckets]
 
@@ -69,24 +72,54 @@ def contradictory(samples: Sequence[Sample]) -> list[Judged]:
     return found
 
 
-def above_all_buckets(before: State, samples: Sequence[Sample]) -> list[Judged]:
-    """Return histograms whose new values all lie above the last bound: their quantiles say nothing, sums do."""
+def outside_buckets(before: State, samples: Sequence[Sample]) -> list[Judged]:
+    """Return histograms whose new values all lie above the last bound, or all below a first one of COARSE_S or more.
+
+    Their quantiles say nothing, sum and count do.
+    """
     found = []
     for metric, labels, value in samples:
         if not isinstance(value, Buckets) or not value.bounds:
             continue
         key = (metric.name, labels)
-        old = before.get(key)
-        new = value.counts
-        if (
-            isinstance(old, Buckets)
-            and old.bounds == value.bounds
-            and all(was <= now for was, now in zip(old.counts, value.counts, strict=True))
-        ):
-            new = tuple(now - was for was, now in zip(old.counts, value.counts, strict=True))
-        if new[-1] >= FEW and not any(new[:-1]):
+        new = _new_counts(before.get(key), value)
+        if sum(new) < FEW:
+            continue
+        if not any(new[:-1]):
             detail = f"all {new[-1]} new values are above {value.bounds[-1]:g}"
             found.append(Judged(key=key, reason="above_all_buckets", detail=detail, drop=False))
+        elif not any(new[1:]) and metric.unit == "seconds" and value.bounds[0] >= COARSE_S:
+            detail = f"all {new[0]} new values are below {value.bounds[0]:g} s"
+            found.append(Judged(key=key, reason="below_all_buckets", detail=detail, drop=False))
+    return found
+
+
+def _new_counts(old: float | Buckets | None, value: Buckets) -> tuple[int, ...]:
+    """Return what was counted since `old`; everything where that was another histogram, or more."""
+    if isinstance(old, Buckets) and old.bounds == value.bounds:
+        new = tuple(now - was for was, now in zip(old.counts, value.counts, strict=True))
+        if min(new) >= 0:
+            return new
+    return value.counts
+
+
+def faster_than_links(before: State, samples: Sequence[Sample], rates: str, links: Mapping[str, float]) -> list[Judged]:
+    """Return histograms of transfer speeds whose new values are, in the mean, above all links of their node together.
+
+    `links` has the rate by node. It was not over these links, or only a part of each transfer was timed (SGLang's
+    backends but NIXL, and all before 0.5.23, time what is left after the last chunk was queued).
+    """
+    found = []
+    for metric, labels, value in samples:
+        if metric.name != rates or not isinstance(value, Buckets) or not links.get(labels[0]):
+            continue
+        old = before.get((metric.name, labels))
+        known = old if isinstance(old, Buckets) and old.sum <= value.sum else None
+        count = sum(value.counts) - (sum(known.counts) if known else 0)
+        mean = (value.sum - (known.sum if known else 0.0)) / count if count >= FEW else 0.0
+        if mean > links[labels[0]] * FASTER:
+            detail = f"{mean:.4g} B/s a transfer, all links of the node {links[labels[0]]:.4g} B/s"
+            found.append(Judged(key=(metric.name, labels), reason="faster_than_links", detail=detail, drop=False))
     return found
 
 

@@ -16,6 +16,7 @@ MOST_FINDINGS = 20
 """Findings of one kind; the metric counts all."""
 
 SIZES = "kvdiag_engine_transfer_size_bytes"
+RATES = "kvdiag_engine_transfer_rate_bytes_per_second"
 _LINKS = {
     "kvdiag_rdma_port_transmit_bytes_total": nic.SPEED.name,
     "kvdiag_rdma_port_receive_bytes_total": nic.SPEED.name,
@@ -52,6 +53,8 @@ _ACTIONS = {
     "faster_than_link": "compare `rate` of the port with the card's data sheet: rate or counter are of another unit",
     "zero_with_traffic": "read bytes from the NIC instead; this engine does not count them",
     "above_all_buckets": "use sum and count, not quantiles; give the engine larger buckets",
+    "below_all_buckets": "use sum and count, not quantiles; give the engine smaller buckets",
+    "faster_than_links": "do not hold it against the link: it took NVLink or shared memory, or only its end is timed",
     "missing_ranks": "give every rank telemetry of its own: two processes on one port leave one without",
     "ring_full": "switch the engine to NIXL_TELEMETRY_EXPORTER=prometheus_mp: this ring's totals stand still",
 }
@@ -71,7 +74,8 @@ class SanityDerivation:
         judged = [
             *impossible.out_of_range(samples),
             *impossible.contradictory(samples),
-            *impossible.above_all_buckets(self._before, samples),
+            *impossible.outside_buckets(self._before, samples),
+            *impossible.faster_than_links(self._before, samples, RATES, _link_rates(samples)),
             *impossible.faster_than_link(self._before, after, elapsed_s, _LINKS),
             *impossible.counts_without_bytes(self._before, after, SIZES),
             *_full_rings(samples),
@@ -116,6 +120,15 @@ class SanityDerivation:
                     key=(head[2], head), reason="missing_ranks", detail=f"ranks {shown} of {len(known)}", drop=False
                 )
                 found.findings.append(_finding(one, head[0]))
+
+
+def _link_rates(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the rates of each node's RDMA ports together."""
+    rates: dict[str, float] = defaultdict(float)
+    for metric, labels, value in samples:
+        if metric is nic.SPEED and not isinstance(value, Buckets):
+            rates[labels[0]] += value
+    return rates
 
 
 def _full_rings(samples: Sequence[Sample]) -> list[Judged]:

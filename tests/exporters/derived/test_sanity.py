@@ -107,6 +107,31 @@ def test_new_values_above_all_buckets_are_told_and_kept() -> None:
     assert reasons(after(slow(100, 30), slow(100, 33))) == {}
 
 
+def test_values_that_all_fall_into_a_coarse_first_bucket_are_told() -> None:
+    def queue(*bounds: float) -> list[Sample]:
+        return [TIMES.sample(Buckets(bounds, (50, *[0] * len(bounds)), 0.1), *labels())]
+
+    assert reasons(after(queue(0.3, 0.5))) == {"below_all_buckets": 1}
+    assert reasons(after(queue(0.005, 0.5))) == {}
+    sizes = [SIZES.sample(Buckets((2048.0,), (50, 0), 1e4), *labels())]
+    assert reasons(after(sizes)) == {}
+
+
+def test_transfers_faster_than_all_links_of_their_node_are_told() -> None:
+    rate = BY_NAME["kvdiag_engine_transfer_rate_bytes_per_second"]
+
+    def told(mean: float, count: int = 20, node: str = "n") -> list[Sample]:
+        value = Buckets((1e15,), (count, 0), mean * count)
+        return [nic.SPEED.sample(50e9, "n", "mlx5_0", "1"), rate.sample(value, node, *labels()[1:])]
+
+    assert reasons(after(told(60e9))) == {"faster_than_links": 1}
+    assert after(told(60e9)).dropped == set()
+    assert reasons(after(told(40e9))) == {}
+    assert reasons(after(told(60e9, count=3))) == {}
+    assert reasons(after(told(60e9, node="other"))) == {}
+    assert reasons(after(told(60e9, 1000), told(59e9, 1020))) == {}  # the new ones are slow, whatever came before
+
+
 def test_transfers_without_bytes_are_no_measurement() -> None:
     found = after(*([SIZES.sample(Buckets((1.0,), (n, 0), 0.0), *labels())] for n in (5, 40)))
     assert reasons(found) == {"zero_with_traffic": 1}
