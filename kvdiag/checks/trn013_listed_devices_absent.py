@@ -1,10 +1,10 @@
 """TRN013: the RDMA devices that an engine is told to use exist and are ACTIVE."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import setups
-from kvdiag.derive.environments import device_list, environments, selects
+from kvdiag.derive.environments import device_list, environments, net_devices, selects
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.rdma import active_ports, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -15,6 +15,8 @@ from kvdiag.model.snapshot import Snapshot
 
 CODE = "TRN013"
 _VARIABLES = ("MOONCAKE_DEVICE", "MORI_RDMA_DEVICES", "UCX_NET_DEVICES")
+_FLAGS = ("--disaggregation-ib-device", "--device-name")
+"""Of SGLang and of mooncake_client (written with `_` too)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class _List:
     value: str
     origin: str
     entries: tuple[str, ...]
+    is_mooncake: bool = False
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -52,18 +55,19 @@ def _lists(snapshot: Snapshot) -> tuple[_List, ...] | Missing:
         for name in _VARIABLES:
             value = named.variables.get(name, "").strip()
             if value not in ("", "all") and not value.startswith("^"):
-                lists.append(_List(name, value, named.origin, device_list(value)))
+                lists.append(_List(name, value, named.origin, device_list(value), name == "MOONCAKE_DEVICE"))
     for engine in present(setups(snapshot)) or ():
         for connector in engine.connectors:
             # SGLang also takes a JSON map or a file of one here.
             if connector.devices and not any(letter in "".join(connector.devices) for letter in '{}/"'):
                 origin = f"/proc/{engine.process.pid}/cmdline"
                 value = ",".join(connector.devices)
-                lists.append(_List(f"the device list of {connector.name}", value, origin, connector.devices))
+                flag = next(flag for flag in _FLAGS if engine.option(flag) is not None)
+                lists.append(_List(flag, value, origin, connector.devices, connector.library == "mooncake"))
     interfaces = present(snapshot.part(NetInterfaces))
     known = {item.name for item in interfaces.devices} if interfaces else set()
     return tuple(
-        _List(item.name, item.value, item.origin, entries)
+        replace(item, entries=entries)
         for item in dict.fromkeys(lists)
         if (entries := tuple(entry for entry in item.entries if entry not in known))
     )
@@ -76,9 +80,10 @@ def _judge(item: _List, devices: RdmaDevices, snapshot: Snapshot) -> Finding | N
         return None
     every = len(dead) == len(item.entries)
     names = [device.name for device in devices.devices]
-    better = joined((f"{port.device}:{port.number}" for port in fabric_ports(snapshot)), 16).replace(", ", ",")
-    if not item.name.startswith("UCX"):
-        better = better.replace(":1", "")
+    fabric = fabric_ports(snapshot)
+    better = ",".join(dict.fromkeys(port.device for port in fabric))
+    if item.name == "UCX_NET_DEVICES":
+        better = net_devices(fabric)
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL if every else Severity.WARNING,
@@ -97,11 +102,11 @@ def _judge(item: _List, devices: RdmaDevices, snapshot: Snapshot) -> Finding | N
             ),
         ),
         action=(
-            (f"export {item.name}={better}" if item.name in _VARIABLES else f"set {item.name} to {better}")
+            (f"export {item.name}={better}" if item.name in _VARIABLES else f"start it with {item.name} {better}")
             if better
             else "bring a port up (kvdiag explain FAB002)"
         )
-        + ("; MC_FORCE_HCA=1 makes Mooncake fail instead of using TCP" if "ooncake" in item.name.lower() else ""),
+        + ("; MC_FORCE_HCA=1 makes Mooncake fail instead of using TCP" if item.is_mooncake else ""),
         host=snapshot.host,
         devices=tuple(entry.partition(":")[0] for entry in dead if entry.partition(":")[0] in names),
     )

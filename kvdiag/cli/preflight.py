@@ -148,6 +148,7 @@ def _judge(
     from kvdiag.checks import base as checks
     from kvdiag.checks import waivers
     from kvdiag.checks.verdict import shown, summarise
+    from kvdiag.derive.engines import described
     from kvdiag.model.preflight import MissingPart, PreflightDocument, WaivedFinding
     from kvdiag.report.json import head
 
@@ -176,6 +177,7 @@ def _judge(
             for item in applied.waived
         ),
         notes=applied.notes,
+        engines=described(local),
         fail_on=fail_on,  # type: ignore[arg-type]
     )
 

@@ -50,6 +50,24 @@ def transferring(snapshot: Snapshot, *libraries: str) -> tuple[EngineSetup, ...]
     return tuple(item for item in found if any(not libraries or c.library in libraries for c in item.connectors))
 
 
+def described(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return a line for each serving process: what it is and how it moves KV blocks, as far as it can be told."""
+    found = setups(snapshot)
+    if isinstance(found, Missing):
+        return (f"serving process: {found.missing}",)
+    lines = []
+    for item in found:
+        how = [
+            " ".join(filter(None, (c.name, f"({'/'.join(c.backends)})" if c.backends else c.protocol, c.direction)))
+            for c in item.connectors
+        ]
+        if not how:
+            unknown = item.process.engine == "unknown"
+            how = ["no known engine: generic checks only" if unknown else "no KV transfer on its command line"]
+        lines.append(f"{item.process.name}: {', '.join(filter(None, (item.role, *how, *item.problems)))}")
+    return tuple(lines) or ("no serving process is seen: kvdiag's own environment is judged",)
+
+
 def setup(process: ServingProcess) -> EngineSetup:
     """Return what a process's command line and environment say about its transfers."""
     options = _options(process.command)

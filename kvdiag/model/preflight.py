@@ -74,7 +74,8 @@ class PreflightVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightDocument(Document):
-    """`findings` gravest first, each cause before what it explains; `checks` by code; `notes` are about waivers.
+    """`findings` gravest first, each cause before what it explains; `checks` by code; `notes` are about waivers;
+    `engines` says in a line each which serving processes were judged, and how they are set up to transfer.
 
     Findings below `fail_on` leave the exit code alone.
     """
@@ -87,6 +88,7 @@ class PreflightDocument(Document):
     missing: tuple[MissingPart, ...]
     waived: tuple[WaivedFinding, ...] = ()
     notes: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
     fail_on: Literal["warning", "critical"] = "warning"
 
     @property

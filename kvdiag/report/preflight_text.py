@@ -16,6 +16,8 @@ def render(document: PreflightDocument, *, verbose: bool = False) -> Text:
     """Return the whole text; `verbose` adds what passed and what does not apply here."""
     text = Text()
     text.append(_headline(document.verdict), "bold").append(f" ({document.host})\n")
+    for engine in document.engines:
+        text.append(f"{engine}\n")
     for finding in document.findings:
         _finding(text, finding, named=bool(document.peers))
     if document.waived:
@@ -24,10 +26,10 @@ def render(document: PreflightDocument, *, verbose: bool = False) -> Text:
             text.append(f"  {item.finding.code} {item.finding.summary}\n    until {item.expires}: {item.reason}\n")
     for note in document.notes:
         text.append("\nNote: ", "bold").append(f"{note}\n")
-    _results(text, document, "not_observable", "Not observable here")
+    _results(text, document, "not_observable", "Not observable here, so not judged whether")
     if verbose:
-        _results(text, document, "passed", "Passed")
-        _results(text, document, "not_applicable", "Not applicable")
+        _results(text, document, "passed", "Passed:")
+        _results(text, document, "not_applicable", "Not applicable here, whether")
     if document.findings:
         text.append(f"\nMore on a finding: kvdiag explain {document.findings[0].code}\n")
     return text
@@ -81,6 +83,6 @@ def _table(evidence: Sequence[Evidence]) -> list[str]:
 def _results(text: Text, document: PreflightDocument, status: str, heading: str) -> None:
     chosen: list[CheckResult] = [result for result in document.checks if result.status == status]
     if chosen:
-        text.append(f"\n{heading}:\n", "bold")
+        text.append(f"\n{heading}\n", "bold")
         for result in chosen:
             text.append(f"  {result.code} {result.title}: {result.detail}\n")
