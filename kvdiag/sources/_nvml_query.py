@@ -1,5 +1,7 @@
 """What NVML says about the GPUs, printed as JSON: run as a program of its own, because NVML may hang on a sick GPU."""
 
+import ctypes
+import functools
 import importlib
 import sys
 import uuid
@@ -19,10 +21,11 @@ _MOST_LINKS = 36
 
 
 def query(nvml: Any) -> NvidiaGpus:
-    """Return every GPU that an initialised NVML lists; what a GPU does not support is Missing with NVML's words."""
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    """Return every GPU that an initialised NVML can open; what one does not support is Missing with NVML's words."""
+    found = [_ask(nvml, functools.partial(_gpu, nvml, index)) for index in range(nvml.nvmlDeviceGetCount())]
+    opened = [gpu for gpu in found if not isinstance(gpu, Missing)]  # one that fell off the bus hides no other
     return NvidiaGpus(
-        gpus=tuple(sorted((_gpu(nvml, handle) for handle in handles), key=lambda gpu: gpu.address)),
+        gpus=tuple(sorted(opened, key=lambda gpu: gpu.address)),
         driver=_ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
         origin="NVML",
     )
@@ -34,7 +37,8 @@ def address(bus_id: str) -> str:
     return f"{domain[-4:] if domain[:-4].strip('0') == '' else domain}:{rest}"
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
     window = _ask(nvml, lambda: nvml.nvmlDeviceGetBAR1MemoryInfo(handle))
     memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     fabric = _ask(nvml, lambda: _fabric(nvml, handle))
@@ -52,7 +56,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
 
 def _fabric(nvml: Any, handle: Any) -> Any:
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
-    nvml.nvmlDeviceGetGpuFabricInfoV(handle, info)
+    nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
     return info
 
 

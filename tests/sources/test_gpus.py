@@ -1,3 +1,4 @@
+import ctypes
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,14 +49,29 @@ class NVMLError(Exception):
     pass
 
 
+class FabricInfo(ctypes.Structure):
+    """c_nvmlGpuFabricInfo_v2_t of nvidia-ml-py 12.560 to 13.615."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("clusterUuid", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_uint),
+        ("cliqueId", ctypes.c_uint32),
+        ("state", ctypes.c_ubyte),
+        ("healthMask", ctypes.c_uint32),
+    )
+
+
 def nvml() -> Any:
     def link(handle: int, number: int) -> int:
         if number == 18:
             raise NVMLError("Invalid Argument")
         return 0 if number == 5 else 1
 
-    def fabric(handle: int, info: Any) -> None:
-        info.state, info.clusterUuid = 3, bytes(range(16))
+    def fabric(handle: int, pointer: Any) -> None:
+        # nvidia-ml-py hands its argument on as it is: a structure in place of a pointer ends the process.
+        info = pointer._obj
+        info.state, info.clusterUuid[:] = 3, range(16)
 
     def no_window(handle: int) -> None:
         raise NVMLError("Not Supported")
@@ -71,7 +87,7 @@ def nvml() -> Any:
         nvmlDeviceGetBAR1MemoryInfo=no_window,
         nvmlDeviceGetNvLinkState=link,
         nvmlDeviceGetGpuFabricInfoV=fabric,
-        c_nvmlGpuFabricInfo_v2_t=SimpleNamespace,
+        c_nvmlGpuFabricInfo_v2_t=FabricInfo,
     )
 
 
@@ -84,6 +100,17 @@ def test_nvml_is_asked_and_what_it_refuses_is_missing() -> None:
     assert gpu.window_bytes == Missing("NVML: Not Supported")
     assert found.driver == "580.95.05"
     assert msgspec.json.decode(msgspec.json.encode(found), type=NvidiaGpus) == found
+
+
+def test_a_gpu_that_fell_off_the_bus_hides_no_other() -> None:
+    def opened(index: int) -> int:
+        if index == 0:
+            raise NVMLError("GPU is lost")
+        return index
+
+    lost = nvml()
+    lost.nvmlDeviceGetHandleByIndex = opened
+    assert [gpu.address for gpu in _nvml_query.query(lost).gpus] == ["0008:01:00.0"]
 
 
 def test_an_older_binding_without_a_call_hides_only_that_value() -> None:
