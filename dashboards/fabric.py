@@ -4,7 +4,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards import panels
 from dashboards.panels import NOT_SEEN, AnyPanel, Row, lines, rows_of
-from dashboards.queries import DEVICE, ENGINE, JOB, NODE, PORT, Query, quantile, rate
+from dashboards.queries import DEVICE, ENGINE, JOB, NODE, PORT, Query, carriers, quantile, rate
 
 _BY_PORT = "node, device, port"
 _PORT = "{{node}} {{device}}/{{port}}"
@@ -59,12 +59,35 @@ def _load() -> Row:
                 names={"node": "Node", "device": "Device", "port": "Port", "Value": "Rate"},
                 empty=NOT_SEEN,
             ),
+        ],
+    )
+
+
+def _carriers() -> Row:
+    return Row(
+        "What carries the KV caches: RDMA, or something else?",
+        [
             lines(
-                "Bytes through the kernel",
-                "What came through the kernel's IP stack, TCP and UDP; RDMA does not pass there.",
-                "Bps",
-                [Query(rate("kvdiag_ip_receive_bytes_total", NODE, "node, engine"), "{{node}} {{engine}}")],
-                empty=NOT_SEEN,
+                "What carried the KV bytes",
+                "Proved by counters over a minute. tcp or mixed beside ports that are up: a path fell back. unknown: "
+                "no "
+                "counter tells; absent: no engine says that it moved anything.",
+                "short",
+                carriers(NODE),
+                top=1,
+            ),
+            lines(
+                "KV bytes of a minute, by who counted them",
+                "claimed: the engines; rdma, ip, loopback: the counters of this node, other traffic included. Where "
+                "claimed "
+                "and rdma part, look which other one follows claimed.",
+                "bytes",
+                [
+                    Query(
+                        f"sum by (node, direction, counted_by) (kvdiag_transfer_window_bytes{{{NODE}}})",
+                        "{{node}} {{direction}} {{counted_by}}",
+                    )
+                ],
             ),
         ],
     )
@@ -308,5 +331,5 @@ def build() -> Dashboard:
         "kvdiag / Fabric and registration",
         "RDMA ports, links, pauses, memory regions and queue pairs of the nodes that serve.",
         [panels.JOB, panels.ENGINE, panels.NODE, panels.DEVICE, panels.PORT],
-        [_load(), _trouble(), _congestion(), _links(), _registration()],
+        [_carriers(), _load(), _trouble(), _congestion(), _links(), _registration()],
     )

@@ -13,6 +13,7 @@ from dashboards.queries import (
     PATH,
     WIRE,
     Query,
+    carriers,
     mean,
     own_quantile,
     own_rate,
@@ -140,6 +141,13 @@ def _ports() -> Row:
                 [Query(f"kvdiag_rdma_port_utilisation_ratio{{{PATH}}}", f"{PORT} {{{{direction}}}}")],
                 top=1,
                 empty=NOT_SEEN,
+            ),
+            lines(
+                "What carried the KV bytes",
+                "Proved by counters over a minute: rdma is what it should be between nodes.",
+                "short",
+                carriers(PATH),
+                top=1,
             ),
             lines(
                 "Loss: retransmissions and packets out of sequence",

@@ -50,6 +50,11 @@ def quantile(q: float, histogram: str, matchers: str, by: str = "") -> str:
     return f"histogram_quantile({q}, {buckets})"
 
 
+def carriers(matchers: str) -> list[Query]:
+    """Return what carried the KV bytes of each node and direction; one line each, by name."""
+    return [Query(f"kvdiag_transfer_transport{{{matchers}}} == 1", "{{node}} {{direction}} {{transport}}")]
+
+
 def mean(histogram: str, matchers: str, by: str = "") -> str:
     """Return the mean of a histogram, by the labels given, in its unit; nothing where there was no traffic."""
     return f"{rate(f'{histogram}_sum', matchers, by)} / ({rate(f'{histogram}_count', matchers, by)} > 0)"

@@ -11,7 +11,6 @@ PAIR_BASELINE = "pair:kvdiag_transfer_seconds:p99_5m_median_1d"
 PAIR_RATE = "pair:kvdiag_transfers:rate5m"
 FAILURE_RATIO = "engine:kvdiag_transfer_failures:ratio10m"
 FAILURES = "engine:kvdiag_transfer_failures:increase10m"
-KV_BYTES = "instance:kvdiag_kv_bytes:rate5m"
 PORT_BYTES = "port:kvdiag_rdma_bytes:rate5m"
 RETRANSMIT_RATIO = "port:kvdiag_rdma_retransmits:ratio5m"
 TROUBLE = "port:kvdiag_rdma_trouble:rate5m"
@@ -53,16 +52,6 @@ RECORDINGS = (
             f"{FAILURES}) > 0)"
         ),
         labels=("job", "node", "engine"),
-    ),
-    # An engine and its library may both count the same bytes: the larger is taken, never the sum.
-    Recording(
-        name=KV_BYTES,
-        expr=(
-            "max by (job, instance) (sum by (job, instance, source) "
-            '(rate(kvdiag_engine_transfer_size_bytes_sum{evidence!="estimated"}[5m])) or '
-            "sum by (job, instance, source) (rate(kvdiag_engine_transfer_moved_bytes_total[5m])))"
-        ),
-        labels=("job", "instance"),
     ),
     Recording(
         name=PORT_BYTES,

@@ -1,15 +1,10 @@
 """Alerts on KV transfers and on what they do to time to first token."""
 
 from dashboards.alerting import recordings
-from dashboards.alerting.base import COUNT, ENGINE_URL, PAIR_URL, PERCENT, SECONDS, VALUE, Alert
+from dashboards.alerting.base import COUNT, ENGINE_URL, FABRIC_URL, PAIR_URL, PERCENT, SECONDS, VALUE, Alert
 
 _PAIR = "prefill_node, decode_node"
 _P99, _RATE, _BASELINE = recordings.PAIR_P99, recordings.PAIR_RATE, recordings.PAIR_BASELINE
-_BYTES = recordings.KV_BYTES
-_NETDEV = (
-    'sum by (job, instance) (rate(kvdiag_netdev_receive_bytes_total{device!="lo"}[5m]) + '
-    'rate(kvdiag_netdev_transmit_bytes_total{device!="lo"}[5m]))'
-)
 _SHARE_URL = "/d/kvdiag-overview?var-job={{ $labels.job }}"
 
 
@@ -21,20 +16,16 @@ ALERTS = (
     Alert(
         name="KVTransferOverTCP",
         severity="critical",
-        # 10 MB/s: below, background traffic of the host is as large as the transfers.
         expr=(
-            f"{_BYTES} > 1e7 and on (job, instance) max by (job, instance) (kvdiag_rdma_port_up) == 1 "
-            f"and on (job, instance) sum by (job, instance) ({recordings.PORT_BYTES}) < 0.1 * {_BYTES} "
-            f"and on (job, instance) {_NETDEV} > 0.5 * {_BYTES}"
+            "max by (job, instance, node, direction, transport) "
+            '(kvdiag_transfer_transport{transport=~"tcp|mixed"}) == 1 '
+            "and on (job, instance) max by (job, instance) (kvdiag_rdma_port_up) == 1"
         ),
         hold="5m",
         summary="KV caches go over TCP although an RDMA port is up.",
-        description=(
-            "Engines on {{ $labels.instance }} move {{ $value | humanize1024 }}B/s; the RDMA ports carry under a tenth "
-            "of it, the network interfaces the rest."
-        ),
+        description="What {{ $labels.node }} moves ({{ $labels.direction }}) was carried by: {{ $labels.transport }}.",
         page="kvdiag/checks/trn001_ucx_offers_only_tcp.md",
-        dashboard="/d/kvdiag-fabric?var-job={{ $labels.job }}",
+        dashboard=FABRIC_URL,
     ),
     Alert(
         name="KVTransferFailing",

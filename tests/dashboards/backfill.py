@@ -18,7 +18,11 @@ STEP_S = 60
 SAMPLES = 11
 PER_MINUTE = 60.0
 FIXTURES = Path(__file__).parents[1] / "fixtures/engines"
-RECORDED = {"vllm": ("vllm-decode-tbf200-before.txt", "vllm-decode-tbf200-after.txt"), "nixl": ("nixl-initiator.txt",)}
+RECORDED = {
+    "vllm": ("vllm-decode-tbf200-before.txt", "vllm-decode-tbf200-after.txt"),
+    "nixl": ("nixl-initiator.txt",),
+    "exporter": ("../../exporters/golden/metrics.txt",),
+}
 """Expositions recorded from running programs; where there is one only, its counters are halved for the time before."""
 
 VALUES: dict[str, tuple[str, ...]] = {

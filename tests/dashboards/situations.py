@@ -53,13 +53,12 @@ def _bytes(first: float, second: float, good: float) -> list[Series]:
 SITUATIONS = {
     "KVTransferOverTCP": Situation(
         flat(
-            counter("kvdiag_engine_transfer_size_bytes_sum", 6e9, 6e9, **OWN),
-            counter("kvdiag_ip_receive_bytes_total", 6e9, 6e6, node="n1", engine=""),
+            gauge("kvdiag_transfer_transport", 1, 0, node="n1", direction="receive", transport="tcp"),
+            gauge("kvdiag_transfer_transport", 0, 1, node="n1", direction="receive", transport="rdma"),
+            gauge("kvdiag_transfer_window_bytes", 6e9, 6e9, node="n1", direction="receive", counted_by="claimed"),
+            gauge("kvdiag_transfer_window_bytes", 6.1e9, 1e6, node="n1", direction="receive", counted_by="ip"),
+            gauge("kvdiag_transfer_window_bytes", 1e6, 6.1e9, node="n1", direction="receive", counted_by="rdma"),
             gauge(f"{_RDMA}_up", 1, 1, **PORT),
-            counter(f"{_RDMA}_transmit_bytes_total", 6e5, 6e7, **PORT),
-            counter(f"{_RDMA}_receive_bytes_total", 6e6, 6e9, **PORT),
-            counter(f"{_NETDEV}_receive_bytes_total", 6e9, 6e6, node="n1", engine="", device="eth0"),
-            counter(f"{_NETDEV}_transmit_bytes_total", 6e7, 6e6, node="n1", engine="", device="eth0"),
         )
     ),
     "KVTransferFailing": Situation(

@@ -30,7 +30,7 @@ INCIDENTS = {
     re.search(r"\*\*(\w+)\*\* fires", section)[1]: " ".join(section.split())  # type: ignore[index]
     for section in (ROOT / "docs/incidents.md").read_text().split("\n## ")[1:]
 }
-JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded", *INCIDENTS)
+JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded", "exporter-recorded", *INCIDENTS)
 
 
 class Asked:
@@ -137,6 +137,21 @@ def test_recorded_engines_fill_the_dashboards_that_are_made_for_them(asked: Aske
         assert any(one.startswith(f"kvdiag-overview: {panel} ") for one in filled), panel
     for panel in ("Transfer time", "Posting", "Bytes per transfer", "Descriptors per transfer"):
         assert any(one.startswith(f"kvdiag-pair: {panel} ") for one in filled), panel
+
+
+def test_what_a_whole_exporter_served_fills_the_dashboards_of_what_it_watched(asked: Asked) -> None:
+    """The host that was read has soft-RoCE ports and an engine with NIXL and records."""
+    found = (where for where, _, target, _ in targets() if asked.query(target["expr"], "exporter-recorded"))
+    filled = {where.rpartition(" ")[0] for where in found}
+    for panel in (
+        "overview: Transfer time p99", "overview: Time to first token", "overview: Where a request's time goes",
+        "overview: The slowest pairs", "pair: Mean time per stage", "pair: Bytes per request",
+        "pair: Loss: retransmissions and packets out of sequence", "pair: Queue pairs by state",
+        "fabric: Bytes per second", "fabric: Ports", "fabric: Registered memory", "fabric: Ports up",
+        "exporter: Exporters", "exporter: Collectors", "exporter: Records read and dropped per second",
+        "exporter: NIXL telemetry: full rings and dropped events",
+    ):  # fmt: skip
+        assert f"kvdiag-{panel}" in filled
 
 
 def test_no_traffic_is_not_zero(asked: Asked) -> None:

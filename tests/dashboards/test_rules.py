@@ -88,7 +88,7 @@ def test_a_situation_has_the_series_that_the_exporter_serves(name: str) -> None:
 def test_every_recording_is_named_level_metric_operation_and_used() -> None:
     asked = " ".join([*(one.expr for one in RECORDINGS), *(alert.expr for alert in rules.alerts())])
     for one in RECORDINGS:
-        assert re.fullmatch(r"(pair|port|engine|instance):kvdiag_\w+:\w+", one.name)
+        assert re.fullmatch(r"(pair|port|engine):kvdiag_\w+:\w+", one.name)
         assert one.name in asked
 
 
