@@ -67,6 +67,20 @@ class CounterBank:
                 total += (np.interp(b, time_s, curve) - np.interp(a, time_s, curve)) / np.where(b > a, b - a, np.nan)
         return total / len(curves) if metric in self._gauges else total
 
+    def over(self, metric: str, node: str, start_s: float, stop_s: float) -> float:
+        """Return `mean` of one interval; NaN where not recorded."""
+        curves = self._curves.get((metric, node))
+        if not curves:
+            return float("nan")
+        total = 0.0
+        for time_s, curve in curves:
+            a, b = (min(max(one, float(time_s[0])), float(time_s[-1])) for one in (start_s, stop_s))
+            if not b > a:
+                return float("nan")
+            low, high = np.interp((a, b), time_s, curve).tolist()
+            total += (high - low) / (b - a)
+        return total / len(curves) if metric in self._gauges else total
+
     def per_row(
         self, metric: str, names: Sequence[str], codes: NDArray[np.int32], start_s: Floats, stop_s: Floats
     ) -> Floats:

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -30,6 +31,9 @@ _TOKEN = re.compile(
     r"|(?<![0-9A-Za-z_])(?P<guid>(?:0x|(?=\d*[A-Fa-f]))[0-9A-Fa-f]{16})(?![0-9A-Za-z_])"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{32,128})(?![0-9A-Fa-f])"
 )
+_IDENTIFIER = re.compile(rf"{_UUID}|(?<![0-9A-Fa-f])[0-9A-Fa-f]{{32,128}}(?![0-9A-Fa-f])")
+_COMPARED = ("cluster_uuid",)
+"""Fields with an identifier that checks compare between hosts: whether two are in one NVLink domain."""
 _VERSION_BEFORE = re.compile(r"(?i)(version|release|firmware|\bver|\bfw|\bv)[\w:=\s\"'.-]{0,3}$")
 _VERSION_FIELD = re.compile(r"(?i)(^|_)(fw|ver|version|release|firmware)($|_)")
 _WORDS = frozenset({"engine", "driver", "drivers", "modules", "libraries", "type", "link_layer", "state", "phys_state",
@@ -42,10 +46,13 @@ _NETWORK_FIELDS = ("destination", "dst", "network", "subnet")
 
 
 class Redactor:
-    """Replaces in texts; `names` are the host names to look for, whole words in any case."""
+    """Replaces in texts; `names` are the host names to look for, whole words in any case. Without `addresses`, those,
+    GUIDs and host names stay.
+    """
 
-    def __init__(self, pseudonyms: Pseudonyms, names: frozenset[str]) -> None:
+    def __init__(self, pseudonyms: Pseudonyms, names: frozenset[str], *, addresses: bool = True) -> None:
         self._pseudonyms = pseudonyms
+        self._addresses = addresses
         listed = sorted(names, key=lambda name: (-len(name), name))
         self._names = (
             re.compile(rf"(?i)(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, listed))})(?![A-Za-z0-9])")
@@ -57,6 +64,9 @@ class Redactor:
         """Return a text with everything replaced; `version` keeps dotted numbers, `words` keeps names."""
         pseudonyms = self._pseudonyms
         text = _SECRET.sub(lambda match: (match[1] or "") + _secret(pseudonyms, match[2] or match[3]), text)
+        if not self._addresses:
+            text = _HOME.sub(lambda match: match[1] + pseudonyms.name("user", match[2]), text)
+            return _IDENTIFIER.sub(lambda match: pseudonyms.digits(match[0]), text)
         if not words:
             text = _HOME.sub(lambda match: match[1] + pseudonyms.name("user", match[2]), text)
             text = _CLOUD_NAME.sub(lambda match: self.host(match[0]), text)
@@ -66,6 +76,8 @@ class Redactor:
     def tree(self, value: Any, field: str = "") -> Any:
         """Return a JSON value with every text in it replaced."""
         if isinstance(value, str):
+            if field in _COMPARED and not self._addresses:
+                return value
             return self.text(value, version=_VERSION_FIELD.search(field) is not None, words=field in _WORDS)
         if isinstance(value, list):
             return [self.tree(item, field) for item in value]
@@ -145,19 +157,28 @@ def redactor_of(snapshots: Iterable[Snapshot], key: bytes) -> Redactor:
 
 def redact(snapshot: Snapshot, key: bytes) -> Snapshot:
     """Return the snapshot with everything replaced under a key; a part that has no JSON form becomes Missing."""
-    forms = {part_type: _json_form(value) for part_type, value in snapshot.parts.items()}
     redactor = redactor_of([snapshot], key)
+    return replace(_redacted(snapshot, redactor), host=redactor.host(snapshot.host))
+
+
+def without_secrets(snapshot: Snapshot, key: bytes) -> Snapshot:
+    """Return the snapshot for a peer that is to be compared with it: secrets, user names, UUIDs and container ids are
+    replaced under a key. Addresses, GIDs, GUIDs and host names stay: they are what the peer connects to and compares.
+    """
+    return _redacted(snapshot, Redactor(Pseudonyms(key), frozenset(), addresses=False))
+
+
+def _redacted(snapshot: Snapshot, redactor: Redactor) -> Snapshot:
     parts: dict[type[object], object] = {}
-    for part_type, form in forms.items():
-        value = snapshot.parts[part_type]
+    for part_type, value in snapshot.parts.items():
         if isinstance(value, Missing):
             parts[part_type] = Missing(redactor.text(value.missing))
             continue
         try:
-            parts[part_type] = msgspec.convert(redactor.tree(form), type=part_type)
+            parts[part_type] = msgspec.convert(redactor.tree(_json_form(value)), type=part_type)
         except msgspec.ValidationError as error:
             parts[part_type] = Missing(f"cannot be saved: {error}")
-    return Snapshot(host=redactor.host(snapshot.host), time_s=snapshot.time_s, parts=parts)
+    return replace(snapshot, parts=parts)
 
 
 def _json_form(value: object) -> Any:

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,12 @@ def test_events_never_replace_a_counter_that_was_recorded() -> None:
     bank = CounterBank([_series([0, 1, 2])], {"nic.cnp": MetricInfo(kind="counter", unit="1")})
     bank.add_events("nic.cnp", [BundleEvent(time_s=1.0, node="b")])
     assert bank.nodes("nic.cnp") == ("a",)
+
+
+def test_one_interval_is_as_many_are() -> None:
+    series = [_series([0.0, 10, 30, 5], metric="nic.rx_bytes"), _series([1.0, 2, 3, 4], metric="nic.link_gbps")]
+    bank = CounterBank(series, {"nic.link_gbps": MetricInfo(kind="gauge", unit="")})
+    for metric in ("nic.rx_bytes", "nic.link_gbps", "no.such"):
+        for start, stop in ((0.0, 3.0), (0.5, 1.25), (-5.0, 1.0), (8.0, 9.0), (2.0, 2.0)):
+            many = float(bank.mean(metric, "a", start, stop))
+            assert bank.over(metric, "a", start, stop) == pytest.approx(many, nan_ok=True)

@@ -149,6 +149,30 @@ def test_only_the_wait_after_the_prefill_counts_as_the_decode_sides() -> None:
     assert row.grade("admit_s") == "derived"
 
 
+def test_what_is_known_better_counts_whichever_came_first() -> None:
+    guessed = replace(
+        DECODE, source="vllm plugin", start_s=100.3, kv_present_s=100.9, first_token_s=101.0,
+        evidence={"start_s": "derived", "kv_present_s": "derived", "first_token_s": "derived"},
+    )  # fmt: skip
+    for order in ((guessed, DECODE, PREFILL), (PREFILL, DECODE, guessed)):
+        row, _ = joined(*order)
+        assert [row.ttft_s, row.kv_wait_s] == pytest.approx([0.5, 0.15])
+    row, _ = joined(PREFILL, guessed)
+    assert row.ttft_s == pytest.approx(1.0)
+    assert row.grade("ttft_s") == "derived"
+
+
+def test_the_cache_is_there_when_the_last_handle_ended_which_the_decode_side_saw() -> None:
+    late = replace(HANDLES[0], start_s=100.40, duration_s=0.055)
+    row, _ = joined(PREFILL, DECODE, late)
+    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.055, 0.1])
+    # Not beyond the first step's begin at 100.46, and not by the clock of another node.
+    row, _ = joined(PREFILL, DECODE, replace(late, duration_s=0.2))
+    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.06, 0.1])
+    row, _ = joined(PREFILL, DECODE, replace(late, node="p0"))
+    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.05, 0.1])
+
+
 def test_a_failed_handle_is_told_and_moves_nothing() -> None:
     row, _ = joined(PREFILL, DECODE, HANDLES[0], replace(HANDLES[1], error="nixlRemoteDisconnectError"))
     assert row.bytes == 4096
@@ -162,8 +186,8 @@ def test_what_moved_while_the_prefill_ran_delayed_nothing() -> None:
         replace(HANDLES[1], start_s=100.4, duration_s=0.2),
     )
     row, _ = joined(PREFILL, DECODE, early, late)
-    # The wait is that from 100.3 to 100.45; in it they moved until 100.31, and from 100.4 on.
-    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.06, 0.09])
+    # The wait is that from 100.3 to 100.46, where the first step began; they moved until 100.31, and from 100.4 on.
+    assert [row.transfer_s, row.pre_transfer_s] == pytest.approx([0.07, 0.09])
 
 
 def test_the_end_of_the_last_chunk_is_the_prefills_end() -> None:

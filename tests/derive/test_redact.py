@@ -1,10 +1,19 @@
 import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from kvdiag.checks.base import Hosts, run
 from kvdiag.derive.host_names import host_names
 from kvdiag.derive.pseudonyms import Pseudonyms
-from kvdiag.derive.redact import Redactor
+from kvdiag.derive.redact import Redactor, without_secrets
+from kvdiag.model.gpu import NvidiaGpus
+from kvdiag.model.interfaces import NetInterfaces
+from kvdiag.model.rdma import RdmaDevices
+from kvdiag.model.routing import Routing
+from kvdiag.sources.base import Context, collect
+from tests.trees import write_tree
 
 KEY = b"a key for tests"
 REDACTOR = Redactor(Pseudonyms(KEY), frozenset({"node-7", "node-7.rack3.example.org"}))
@@ -98,3 +107,24 @@ def test_names_are_found_where_hosts_are_named() -> None:
     assert found == {
         "me", "serve-1", "head", "head.example.net", "example.net", "decode-2", "prefill-3", "etcd-0"
     }  # fmt: skip
+
+
+def test_a_peer_gets_what_it_compares_and_no_secret(tmp_path: Path) -> None:
+    tree = write_tree(
+        r"""
+        base gb200-nvlink-domain
+        proc/8282/cmdline = /home/alice/bin/python3\0-m\0dynamo.vllm\0--header\0Authorization: Bearer abc.def-123
+        proc/8282/cgroup = 0::/kubepods/pod12345678-1234-1234-1234-123456789abc/cri-0123456789abcdef0123456789abcdef
+        """,
+        tmp_path / "host",
+    )
+    whole = collect(Context(root=tree, live=False))
+    sent = without_secrets(whole, KEY)
+    text = "".join(msgspec.json.encode(part).decode() for part in sent.parts.values())
+    for gone in ("alice", "abc.def-123", "123456789abc", "0123456789abcdef"):
+        assert gone not in text
+    for part in (RdmaDevices, NvidiaGpus, NetInterfaces, Routing):
+        assert sent.part(part) == whole.part(part)
+    assert sent.host == whole.host
+    assert without_secrets(whole, KEY) == sent
+    assert run(Hosts(local=whole, peers=(sent,))) == run(Hosts(local=whole, peers=(whole,)))

@@ -1,16 +1,22 @@
 """A host's snapshot on the control channel: each part by the name of its type."""
 
+import secrets
+
 import msgspec
 
+from kvdiag.derive.redact import without_secrets
 from kvdiag.model.missing import Missing
 from kvdiag.model.snapshot import Snapshot
 from kvdiag.sources.base import Context, collect, discover
 from kvdiag_probes.control.messages import SnapshotAnswer
 
+_KEY = secrets.token_bytes(32)
+"""Of this process alone: what is replaced is replaced alike in every answer of one agent."""
+
 
 def read_snapshot() -> Snapshot:
-    """Read every source of this live host."""
-    return collect(Context())
+    """Read every source of this live host, for a peer: without secrets."""
+    return without_secrets(collect(Context()), _KEY)
 
 
 def encode_snapshot(snapshot: Snapshot) -> SnapshotAnswer:
