@@ -18,6 +18,8 @@ LEAST_DETERMINED = 0.7
 """... or explain seven tenths of their variance: where waits are short, the scheduler's noise is most of their mean.
 Servers that serve several requests at once miss both by far (the recursion predicts many times the recorded waits)."""
 LEAST_SAMPLING = 0.999
+ENOUGH_ROWS = 20_000
+"""Whether a server serves one at a time shows on that many requests as well as on a million."""
 IDLE_QUANTILE = 0.1
 """Even a free server is reached after a message or two: the tenth percentile of the waits is that overhead."""
 LEAST_GAPS = 10
@@ -55,7 +57,8 @@ def find_occupancies(frame: Frame) -> tuple[Occupancy, ...]:
     """
     if frame.sampling < LEAST_SAMPLING or frame.windowed:
         return ()
-    found = (_best(frame, waiting, sides) for waiting, sides in WAITS.items())
+    first = frame.head(ENOUGH_ROWS)
+    found = (_best(first, waiting, sides) for waiting, sides in WAITS.items())
     return tuple(one for one in found if one is not None and one.fits)
 
 

@@ -18,6 +18,7 @@ from kvdiag.attribution.tail import tail_change
 from kvdiag.attribution.variance import split_variance
 from kvdiag.attribution.whole_period import REPLICATES, data_summary, whole_period
 from kvdiag.derive.stages import stage_matrix
+from kvdiag.derive.thin import thinned
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
 from kvdiag.model.missing import Missing
@@ -48,6 +49,18 @@ def diagnose(
     # The change was only found, not announced: perhaps both sides of it are bad.
     throughout = whole_period(standing_frame(bundle, stages, offsets), split, seed)
     return throughout if throughout.verdict.status == "cause" else found
+
+
+def diagnose_live(bundle: Bundle, incident_start_s: float | None = None, seed: int = 0) -> Diagnosis:
+    """Return the diagnosis of a live window of any number of requests, from about LIVE_ROWS of them: it must be quick.
+
+    Waits are not recomputed (that needs every request); counters, which count all, are used whole.
+    """
+    return diagnose(thinned(bundle, LIVE_ROWS, seed), incident_start_s, seed)
+
+
+LIVE_ROWS = 5000
+"""From 2000 rows on the bar for naming a cause no longer depends on their number."""
 
 
 def _is_drift(cause: str | None) -> bool:
