@@ -147,6 +147,50 @@ def _lost() -> Row:
     )
 
 
+def _records() -> Row:
+    return Row(
+        "Are requests put together, and are their causes told?",
+        [
+            lines(
+                "Requests given on per second",
+                "joined: both sides came; unjoined: one never did, so that only its own stages are known.",
+                "ops",
+                [Query(rate("kvdiag_records_requests_total", JOB, "instance, result"), "{{instance}} {{result}}")],
+                width=8,
+                empty="Nothing is joined",
+            ),
+            lines(
+                "Pieces dropped, lines not understood, requests given up per second",
+                "Pieces by reason: late, repeated, excess, nameless. Evicted requests were given on before their time.",
+                "ops",
+                [
+                    Query(
+                        rate("kvdiag_records_pieces_dropped_total", JOB, "instance, reason"), "{{instance}} {{reason}}"
+                    ),
+                    Query(rate("kvdiag_records_invalid_lines_total", JOB, "instance"), "{{instance}} invalid lines"),
+                    Query(rate("kvdiag_records_evicted_total", JOB, "instance"), "{{instance}} evicted"),
+                ],
+                width=8,
+                empty="Nothing is joined",
+            ),
+            lines(
+                "Confidence of the last verdict",
+                "By status: cause, no_change, or abstain, which says what to collect instead.",
+                "percentunit",
+                [
+                    Query(
+                        f"max by (instance, status) (kvdiag_attribution_confidence_ratio{{{JOB}}})",
+                        "{{instance}} {{status}}",
+                    )
+                ],
+                width=8,
+                top=1,
+                empty="No attribution: no records, or too few",
+            ),
+        ],
+    )
+
+
 def _cost() -> Row:
     return Row(
         "What does watching cost?",
@@ -186,5 +230,5 @@ def build() -> Dashboard:
         "kvdiag / kvdiag itself",
         "What the exporters see, how old it is, what they drop and what they cost.",
         [panels.JOB, panels.NODE],
-        [_sees(), _engines(), _lost(), _cost()],
+        [_sees(), _engines(), _lost(), _records(), _cost()],
     )

@@ -40,7 +40,11 @@ RECORDINGS = (
     ),
     Recording(
         name=FAILURES,
-        expr="sum by (job, node, engine) (increase(kvdiag_engine_transfer_failures_total[10m]))",
+        # What was tried again or taken back is no failure of a transfer.
+        expr=(
+            "sum by (job, node, engine) (increase(kvdiag_engine_transfer_failures_total"
+            '{kind!~"prefill_retry|session_recovery|.*cancel.*"}[10m]))'
+        ),
         labels=("job", "node", "engine"),
     ),
     Recording(

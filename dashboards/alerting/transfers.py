@@ -54,7 +54,11 @@ ALERTS = (
     Alert(
         name="KVCacheExpired",
         severity="warning",
-        expr="sum by (job, node, engine, kind) (increase(kvdiag_engine_kv_expired_total[10m])) > 0",
+        # SGLang's deferred releases are how it waits for a transfer, not a loss.
+        expr=(
+            "sum by (job, node, engine, kind) "
+            '(increase(kvdiag_engine_kv_expired_total{kind!~"deferred_release.*"}[10m])) > 0'
+        ),
         hold="1m",
         summary="KV caches expire before decode fetches them.",
         description=f"{COUNT} of kind {{{{ $labels.kind }}}} at engine {{{{ $labels.engine }}}} in 10 minutes.",
