@@ -19,6 +19,10 @@ _SYSFS = "/sys/class/infiniband/{device}/ports/{port}"
 _WORD_BYTES = 4
 
 
+CONTROL_BYTES = 64 << 10
+"""More than the control channel's own requests and answers move in a short probe (a few KiB)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
     """This process's live RDMA objects on one device, by kind, and the states of its queue pairs by number."""
@@ -85,7 +89,14 @@ def judge_rdma(
             Evidence(name=f"{kind} of this process", value=str(count), source="RDMA netlink")
             for kind, count in sorted(during.counts.items())
         ]
-    contradicted = (carried is not None and carried < payload) or state not in (None, "RTS") or control_bytes >= payload
+    over_control = control_bytes >= payload
+    if over_control and payload < CONTROL_BYTES:
+        missing.append(f"{payload} bytes are less than requests to the agent take: move more to tell them apart")
+    contradicted = (
+        (carried is not None and carried < payload)
+        or state not in (None, "RTS")
+        or (over_control and payload >= CONTROL_BYTES)
+    )
     status = "contradicted" if contradicted else "not_observable" if carried is None else "proved"
     return TransportProof(
         status=status,  # type: ignore[arg-type]

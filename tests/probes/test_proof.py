@@ -50,8 +50,18 @@ def test_a_queue_pair_that_is_not_there_or_not_ready_contradicts(objects: Object
 
 
 def test_as_many_bytes_over_tcp_contradict() -> None:
+    before, after = counters({"sent_pkts": 0}), counters({"sent_pkts": 1000})
+    payload = 100 * MTU
+    assert judge_rdma(Operation.WRITE, payload, MTU, 17, before, after, RTS, payload).status == "contradicted"
+    assert judge_rdma(Operation.WRITE, payload, MTU, 17, before, after, RTS, payload - 1).status == "proved"
+
+
+def test_less_than_the_control_channels_own_traffic_is_proved_by_the_port_alone() -> None:
     before, after = counters({"sent_pkts": 0}), counters({"sent_pkts": 10})
-    assert judge_rdma(Operation.WRITE, MTU, MTU, 17, before, after, RTS, MTU).status == "contradicted"
+    proof = judge_rdma(Operation.WRITE, 640, MTU, 17, before, after, RTS, 2700)
+    assert proof.status == "proved"
+    assert proof.missing == ("640 bytes are less than requests to the agent take: move more to tell them apart",)
+    assert judge_rdma(Operation.WRITE, 640, MTU, 17, before, before, RTS, 2700).status == "contradicted"
 
 
 def test_without_counters_nothing_is_proved_and_the_reason_is_kept() -> None:
