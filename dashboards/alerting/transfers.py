@@ -5,6 +5,7 @@ from dashboards.alerting.base import COUNT, ENGINE_URL, FABRIC_URL, PAIR_URL, PE
 
 _PAIR = "prefill_node, decode_node"
 _P99, _RATE, _BASELINE = recordings.PAIR_P99, recordings.PAIR_RATE, recordings.PAIR_BASELINE
+_ENGINE_P99, _ENGINE_BASELINE = recordings.ENGINE_P99, recordings.ENGINE_BASELINE
 _SHARE_URL = "/d/kvdiag-overview?var-job={{ $labels.job }}"
 
 
@@ -75,6 +76,16 @@ ALERTS = (
         description=f"p99 from {{{{ $labels.prefill_node }}}} to {{{{ $labels.decode_node }}}} is {SECONDS}.",
         page="docs/runbooks/KVTransferSlow.md",
         dashboard=PAIR_URL,
+    ),
+    Alert(
+        name="KVTransferEngineSlowerThanBefore",
+        severity="warning",
+        expr=f"{_ENGINE_P99} > 2 * {_ENGINE_BASELINE} and {_ENGINE_P99} - {_ENGINE_BASELINE} > 0.02",
+        hold="10m",
+        summary="The slowest transfers of an engine take twice as long as on the day before.",
+        description=f"p99 of engine {{{{ $labels.engine }}}} on {{{{ $labels.node }}}} is {SECONDS}.",
+        page="docs/runbooks/KVTransferSlow.md",
+        dashboard=ENGINE_URL,
     ),
     Alert(
         name="KVTransferPairSlow",

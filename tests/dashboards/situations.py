@@ -80,6 +80,9 @@ SITUATIONS = {
         )
     ),
     "KVTransferSlowerThanBefore": Situation(_pairs(0.5, others=0), lead=150),
+    "KVTransferEngineSlowerThanBefore": Situation(
+        flat(histogram("kvdiag_engine_transfer_seconds", 60, 0.5, 0.005, **OWN)), lead=150
+    ),
     "KVTransferPairSlow": Situation(_pairs(0.5, others=4)),
     "KVTransferPostingSlow": Situation(
         flat(

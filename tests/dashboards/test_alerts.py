@@ -157,3 +157,16 @@ def test_fires_after_its_time_and_ends_with_its_series(name: str, outputs: dict[
 @pytest.mark.parametrize("name", sorted(ALERTS))
 def test_is_silent_at_a_reset_without_traffic_and_without_series(name: str, outputs: dict[str, str]) -> None:
     assert outputs[f"{name}-silent.yml"].strip() == "SUCCESS"
+
+
+def test_promtool_finds_nothing_to_complain_about_in_the_checked_in_files() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    folder = Path(__file__).parents[2] / "dashboards/rules"
+    names = sorted(path.name for path in folder.glob("*.yml"))
+    done = subprocess.run(
+        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", *names],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(names) == 2
