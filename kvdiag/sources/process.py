@@ -64,7 +64,7 @@ def descendants(tree: Tree, pid: int) -> tuple[int, ...]:
         for task in () if isinstance(tasks, Missing) else tasks:
             children = tree.read(f"/proc/{parent}/task/{task}/children")
             if not isinstance(children, Missing):
-                ids = [int(child) for child in children.split()]
+                ids = [int(child) for child in children.split() if child.isdecimal()]
                 found += ids
                 waiting += ids
     return tuple(found)
@@ -95,8 +95,8 @@ def _boot_s(tree: Tree) -> float | Missing:
     if isinstance(text, Missing):
         return text
     for line in text.splitlines():
-        if line.startswith("btime "):
-            return float(line.split()[1])
+        if line.startswith("btime ") and line.removeprefix("btime ").strip().isdecimal():
+            return float(line.removeprefix("btime "))
     return Missing("/proc/stat has no btime")
 
 
@@ -106,8 +106,10 @@ def _memlock_limit(tree: Tree, path: str) -> int | Literal["unlimited"] | Missin
         return text
     for line in text.splitlines():
         if line.startswith("Max locked memory"):
-            soft = line.removeprefix("Max locked memory").split()[0]
-            return "unlimited" if soft == "unlimited" else int(soft)
+            soft = (*line.removeprefix("Max locked memory").split(), "")[0]
+            if soft == "unlimited":
+                return "unlimited"
+            return int(soft) if soft.isdecimal() else Missing(f"{path} holds {line[:60]!r}, not a limit")
     return Missing(f"{path} has no line 'Max locked memory'")
 
 

@@ -251,7 +251,7 @@ class _Owners:
 
     def _process_of(self, thread: int) -> tuple[int | Missing, str]:
         try:
-            status = (self._proc / str(thread) / "status").read_text()
+            status = (self._proc / str(thread) / "status").read_text(errors="replace")
         except OSError:
             return Missing(f"thread {thread} is gone or not visible"), ""
         match = _TGID.search(status)
@@ -259,7 +259,7 @@ class _Owners:
             return Missing(f"{self._proc / str(thread) / 'status'} has no Tgid"), ""
         process = int(match[1])
         try:
-            return process, (self._proc / str(process) / "comm").read_text().strip()
+            return process, (self._proc / str(process) / "comm").read_text(errors="replace").strip()
         except OSError:
             return process, ""
 

@@ -207,3 +207,18 @@ def test_one_collection_as_a_document_and_as_text(capsys: pytest.CaptureFixture[
     assert {"exporter_self", "netdev", "nic", "rdma_resources"} <= {one["name"] for one in document["collectors"]}
     assert main(["exporter", "--once"]) == 0
     assert value(capsys.readouterr().out, "kvdiag_exporter_resident_memory_bytes") > 0
+
+
+def test_the_configuration_is_printed_as_it_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "exporter.toml"
+    path.write_text('interval_s = 5\n[[engines]]\nname = "a"\nnixl_telemetry = "nixl"\n')
+    assert main(["exporter", "--config", str(path), "--listen", "127.0.0.1:0", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert 'listen = "127.0.0.1:0"' in printed
+    assert f'nixl_telemetry = "{tmp_path}/nixl"' in printed
+    again = tmp_path / "again.toml"
+    again.write_text(printed)
+    assert main(["exporter", "--config", str(again), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert main(["exporter", "--print-config", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interval_s"] == 1.0

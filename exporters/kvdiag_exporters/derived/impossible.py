@@ -18,6 +18,9 @@ FEW = 10
 COARSE_S = 0.1
 """vLLM's request latencies have 0.3 s as their first bound: a KV wait of 20 ms does not show."""
 
+MOST_RANKS = 4096
+"""A higher number is no rank."""
+
 Key = tuple[str, tuple[str, ...]]
 State = Mapping[Key, float | Buckets]
 
@@ -157,9 +160,9 @@ def counts_without_bytes(before: State, after: State, sizes: str) -> list[Judged
     return found
 
 
-def rank_gaps(ranks: Iterable[str]) -> tuple[int, ...]:
-    """Return the numbers missing between 0 and the highest rank; none where a rank is no plain number."""
+def rank_gaps(ranks: Iterable[str], *, from_zero: bool) -> tuple[int, ...]:
+    """Return the numbers missing between the lowest rank, or zero, and the highest; none where ranks are no numbers."""
     numbers = {int(rank) for rank in ranks if rank.isdecimal()}
-    if not numbers or max(numbers) > 4096:
+    if not numbers or max(numbers) > MOST_RANKS:
         return ()
-    return tuple(sorted(set(range(max(numbers) + 1)) - numbers))
+    return tuple(sorted(set(range(0 if from_zero else min(numbers), max(numbers) + 1)) - numbers))

@@ -40,7 +40,7 @@ MISSING_RANKS = Metric(
     name="kvdiag_engine_missing_ranks",
     kind="gauge",
     labels=("node", "engine", "source"),
-    help="Ranks below the highest that a source shows no series of, or that it showed before.",
+    help="Ranks between the lowest and the highest that a source shows no series of, or not any more.",
 )
 
 METRICS = (SUSPECT, DROPPED, MISSING_RANKS)
@@ -83,15 +83,16 @@ class SanityDerivation:
         if not self._before or elapsed_s >= impossible.SHORTEST_S:
             self._before, self._time_s = after, monotonic_s
         found = Derived()
-        self._tell(judged, found)
+        of_nodes = {metric.name for metric, _, _ in samples if metric.labels[:1] == ("node",)}
+        self._tell(judged, of_nodes, found)
         self._tell_ranks(samples, found)
         return found
 
-    def _tell(self, judged: Sequence[Judged], found: Derived) -> None:
+    def _tell(self, judged: Sequence[Judged], of_nodes: set[str], found: Derived) -> None:
         counts: Counter[tuple[str, str, str]] = Counter()
         for one in judged:
             name, labels = one.key
-            node = labels[0] if labels else ""
+            node = labels[0] if name in of_nodes else ""
             counts[node, name, one.reason] += 1
             if one.drop:
                 found.dropped.add(one.key)
@@ -112,7 +113,9 @@ class SanityDerivation:
         for head, ranks in now.items():
             known = self._ranks[head]
             known |= ranks
-            absent = {str(number) for number in impossible.rank_gaps(known)} | (known - ranks)
+            # NIXL's ranks are those of the node; an engine's may be of the whole deployment, and others' elsewhere.
+            gaps = impossible.rank_gaps(known, from_zero=head[2].startswith("nixl"))
+            absent = {str(number) for number in gaps} | (known - ranks)
             found.samples.append(MISSING_RANKS.sample(float(len(absent)), *head))
             if absent:
                 shown = ", ".join(sorted(absent)[:8])
@@ -141,7 +144,7 @@ def _full_rings(samples: Sequence[Sample]) -> list[Judged]:
 
 def _finding(one: Judged, node: str) -> Finding:
     name, labels = one.key
-    subject = " ".join((name, *(label for label in labels[1:] if label)))[:120]
+    subject = " ".join((name, *(label for label in labels if label and label != node)))[:120]
     return Finding(
         code="EXP001" if one.drop else "EXP002",
         severity=Severity.WARNING,

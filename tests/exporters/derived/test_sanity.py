@@ -138,19 +138,22 @@ def test_transfers_without_bytes_are_no_measurement() -> None:
     assert found.dropped == {(SIZES.name, labels())}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "gaps"),
-    [
-        (["0", "1", "3"], (2,)),
-        (["1"], (0,)),
-        (["0"], ()),
-        ([], ()),
-        (["dp0,tp0"], ()),
-        (["99999999"], ()),
-    ],
-)
-def test_gaps_in_ranks(ranks: list[str], gaps: tuple[int, ...]) -> None:
-    assert rank_gaps(ranks) == gaps
+@pytest.mark.parametrize(("ranks", "between", "from_zero"), [
+    (["0", "1", "3"], (2,), (2,)), (["1"], (), (0,)), (["8", "9", "11"], (10,), (*range(8), 10)), (["0"], (), ()),
+    ([], (), ()), (["dp0,tp0"], (), ()), (["99999999"], (), ()),
+])  # fmt: skip
+def test_gaps_in_ranks(ranks: list[str], between: tuple[int, ...], from_zero: tuple[int, ...]) -> None:
+    assert rank_gaps(ranks, from_zero=False) == between
+    assert rank_gaps(ranks, from_zero=True) == from_zero
+
+
+def test_a_metric_without_a_node_is_told_without_one() -> None:
+    plain = Metric(name="kvdiag_stage_ratio", kind="gauge", help="X.", unit="ratio", labels=("stage",))
+    found = after([plain.sample(7.0, "queue")])
+    assert [one.labels for one in found.samples if one.metric is SUSPECT] == [
+        ("", "kvdiag_stage_ratio", "share_outside_0_to_1")
+    ]
+    assert (found.findings[0].host, found.findings[0].subject) == ("", "kvdiag_stage_ratio queue")
 
 
 def test_missing_and_vanished_ranks_are_told() -> None:
