@@ -16,6 +16,7 @@ _FILLED = tuple(
     name for name in RequestPiece.__dataclass_fields__ if name not in ("keys", "source", "side", "error", "evidence")
 )
 _STAGES = frozenset(STAGES)
+_ENDS = ("prefill_end_s", "kv_present_s")
 _WORST: tuple[Grade, ...] = ("measured", "derived", "estimated", "absent")
 
 
@@ -99,23 +100,27 @@ def _by_side(pieces: Sequence[RequestPiece]) -> dict[str, RequestPiece]:
 
 
 def filled(known: RequestPiece, other: RequestPiece) -> RequestPiece:
-    """Return a piece with what only the other one knows added; `known` itself where that is nothing.
+    """Return a piece with what only the other one knows, or knows better, added; `known` itself where that is nothing.
 
-    Of two ends the later one counts: a prefill in chunks has several.
+    Of two ends known equally well the later one counts: a prefill in chunks has several.
     """
-    found: dict[str, Any] = {
-        name: getattr(other, name)
-        for name in _FILLED
-        if getattr(known, name) is None and getattr(other, name) is not None
-    }
-    for name in ("prefill_end_s", "kv_present_s"):
-        ends = getattr(known, name), getattr(other, name)
-        if None not in ends and ends[1] > ends[0]:
-            found[name] = ends[1]
+    found: dict[str, Any] = {}
+    for name in _FILLED:
+        old, new = getattr(known, name), getattr(other, name)
+        if new is None or new == old:
+            continue
+        worse = _rank(known, name) - _rank(other, name)
+        if old is None or worse > 0 or (worse == 0 and name in _ENDS and new > old):
+            found[name] = new
     if not found:
         return known
+    kept = {name: grade for name, grade in known.evidence.items() if name not in found}
     grades = {name: grade for name, grade in other.evidence.items() if name in found}
-    return replace(known, **found, evidence={**known.evidence, **grades})
+    return replace(known, **found, evidence={**kept, **grades})
+
+
+def _rank(piece: RequestPiece, name: str) -> int:
+    return _WORST.index(piece.evidence.get(name, "measured"))
 
 
 def _add_ttft(
@@ -156,7 +161,7 @@ def _add_stages(
     }
     parts = {name: float(sum(values)) for name, values in summed.items() if values}
     end_s = prefill.prefill_end_s if prefill is not None else None
-    present_s = decode.kv_present_s if decode is not None and decode is not prefill else None
+    present_s = _present_s(decode, transfers) if decode is not None and decode is not prefill else None
     wait_s: float | None = None
     told: Grade = "derived"
     if decode is not None and decode.evidence.get("kv_present_s") == "estimated":
@@ -187,6 +192,23 @@ def _add_stages(
         _add_decode_waits(row, decode, end_s, end_s + wait_s)
     else:
         row.put("kv_wait_s", wait_s, told)
+
+
+def _present_s(decode: RequestPiece, transfers: Sequence[HandleTransfer]) -> float | None:
+    """Return when the decode side had the KV cache, not before the handles ended that it saw end itself.
+
+    vLLM's queue time begins only where its engine core took the request, so its own end lies too early by as much; the
+    first step, which comes after the cache, bounds it from above.
+    """
+    told_s = decode.kv_present_s
+    ends = [
+        one.start_s + one.duration_s
+        for one in transfers
+        if one.start_s is not None and one.duration_s is not None and one.node == decode.node and not one.error
+    ]
+    if told_s is None or not ends or decode.first_token_s is None or decode.first_step_s is None:
+        return told_s
+    return max(told_s, min(max(ends), decode.first_token_s - decode.first_step_s))
 
 
 def _add_decode_waits(row: _Row, decode: RequestPiece, from_s: float, present_s: float) -> None:

@@ -42,7 +42,12 @@ REFUSED = _counter(
 )
 EXPORTED = _counter("kvdiag_records_exported_total", "Requests sent on over OTLP, or dropped.", "result")
 LOGGED = _counter(
-    "kvdiag_engine_log_failures_total", "Known failures in engine logs, by kind.", "node", "engine", "role", "kind"
+    "kvdiag_engine_log_events_total",
+    "Lines of engine logs with a known meaning, by kind: failures, and what an engine says of itself.",
+    "node",
+    "engine",
+    "role",
+    "kind",
 )
 DURATION = Metric(
     name="kvdiag_handle_transfer_seconds",
@@ -127,7 +132,7 @@ class JoinedRecordsCollector:
         if self._records.export is not None:
             yield EXPORTED.sample(float(self._records.export.sent), "sent")
             yield EXPORTED.sample(float(self._records.export.dropped), "dropped")
-        for (labels, kind), value in list(followers.failures.items()):
+        for (labels, kind), value in list(followers.events.items()):
             yield LOGGED.sample(float(value), *labels, kind)
         for histograms in self._columns.values():
             yield from histograms.samples()

@@ -20,7 +20,8 @@ BATCH = 500
 
 
 class LineWriter:
-    """Appends what `encode` makes of each object, whole lines at a time, so that several processes may share a file.
+    """Appends what `encode` makes of each object, whole lines at a time, so that several processes may share a file;
+    an object of which it makes nothing gives no line.
 
     `dropped` counts objects that found the queue full, `lost` those that could not be encoded or written.
     """
@@ -78,7 +79,9 @@ class LineWriter:
         lines = []
         for item in batch:
             try:
-                lines.append(self._encode(item) + b"\n")
+                line = self._encode(item)
+                if line:
+                    lines.append(line + b"\n")
             except Exception:  # an engine of another version may give what cannot be understood
                 self.lost += 1
                 self._complain("a step's statistics could not be understood")

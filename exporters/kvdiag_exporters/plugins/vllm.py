@@ -17,6 +17,7 @@ import msgspec
 from kvdiag.derive.request_ids import external_key
 from kvdiag.model.piece_line import PieceLine
 from kvdiag.model.record import HandleTransfer, Key, RequestPiece, Side, WindowRecord
+from kvdiag.model.transfer import Grade
 from kvdiag_exporters.plugins.line_writer import LineWriter
 
 try:
@@ -33,6 +34,9 @@ LINK_VARIABLE = "KVDIAG_VLLM_LINK"
 _LISTS = ("transfer_duration", "post_duration", "bytes_transferred", "num_descriptors")
 _SIDES: Mapping[str, Side] = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _PUSHING = ("Push", "Mooncake")
+
+_DERIVED: Mapping[str, Grade] = dict.fromkeys(("start_s", "prefill_end_s", "kv_present_s", "first_token_s"), "derived")
+"""A span knows these instants; here they are the step's end less durations."""
 
 _writers: dict[Path, LineWriter] = {}
 
@@ -176,13 +180,14 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
             uncached_tokens=None if decode or cached is None else float(one.num_prompt_tokens - cached),
             output_tokens=float(one.num_generation_tokens),
             error="finished with an error" if str(one.finish_reason).lower().endswith("error") else "",
-            evidence={"first_token_s": "derived"},
+            evidence=_DERIVED,
         )
 
 
 def _encode(item: tuple[KvdiagStatLogger, float, int, Mapping[str, Any], Sequence[Any]]) -> bytes:
     logger, time_s, engine, stats, finished = item
-    return msgspec.json.encode(logger.line(time_s, engine, stats, finished))
+    line = logger.line(time_s, engine, stats, finished)
+    return msgspec.json.encode(line) if line != PieceLine() else b""
 
 
 def _writer(path: Path) -> LineWriter:

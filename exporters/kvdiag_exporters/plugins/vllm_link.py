@@ -1,9 +1,9 @@
 """Links vLLM's transfers to requests in the worker that makes them (entry point group `vllm.general_plugins`).
 
-A connector's public interface tells per step which requests finished (`get_finished`) and what was transferred
-(`get_kv_connector_stats`), not which belongs to which. Where exactly one request finished in a step, the handles that
-completed in it are that request's ("derived"); others stay without a request. Only with KVDIAG_VLLM_LINK=1; the stat
-logger then leaves the transfers to this one.
+A connector's public interface tells per step which requests finished (`get_transfer_results`, before vLLM 0.32
+`get_finished`) and what was transferred (`get_kv_connector_stats`), not which belongs to which. Where exactly one
+request finished in a step, the handles that completed in it are that request's ("derived"); others stay without a
+request. Only with KVDIAG_VLLM_LINK=1; the stat logger then leaves the transfers to this one.
 """
 
 import logging
@@ -57,25 +57,33 @@ def wrap_factory(factory: Any, writer: LineWriter) -> None:
 
 
 class _Linked:
-    """The two wrapped methods of one connector, and which requests its last step finished."""
+    """The wrapped methods of one connector, and which requests its last step finished."""
 
     def __init__(self, connector: Any, reader: TransferReader, writer: LineWriter) -> None:
         self._reader, self._writer = reader, writer
         self._finished: tuple[str, ...] = ()
-        self._get_finished: Callable[..., Any] = connector.get_finished
         self._get_stats: Callable[..., Any] = connector.get_kv_connector_stats
-        connector.get_finished = self.get_finished
         connector.get_kv_connector_stats = self.get_kv_connector_stats
+        for name in ("get_transfer_results", "get_finished"):
+            method = getattr(connector, name, None)
+            if method is not None:
+                setattr(connector, name, self._noting(method))
 
-    def get_finished(self, *args: Any, **kwargs: Any) -> Any:
-        found = self._get_finished(*args, **kwargs)
-        try:
-            # Pull: received; push: sent. On either side the other set is that of requests that moved nothing here.
-            sent, received = found
-            self._finished = tuple((sent if self._reader.direction == "push" else received) or ())
-        except (TypeError, ValueError):
-            self._finished = ()
-        return found
+    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            found = method(*args, **kwargs)
+            try:
+                if hasattr(found, "finished_recving"):
+                    sent, received = found.finished_sending, found.finished_recving
+                else:
+                    sent, received = found
+                # Pull: received; push: sent. The other set is that of requests that moved nothing here.
+                self._finished = tuple((sent if self._reader.direction == "push" else received) or ())
+            except (TypeError, ValueError, AttributeError):
+                self._finished = ()
+            return found
+
+        return wrapper
 
     def get_kv_connector_stats(self, *args: Any, **kwargs: Any) -> Any:
         stats = self._get_stats(*args, **kwargs)

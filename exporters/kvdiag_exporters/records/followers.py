@@ -21,12 +21,13 @@ _SIDES: dict[str, Side] = {"prefill": "prefill", "decode": "decode"}
 class Followers:
     """`poll` gives the new pieces of all files; what a file does not tell of node and side, its engine's entry does.
 
-    Counts of lines: `invalid` ones, and the known failures by engine and kind in `failures`. `missing` names the files
-    that are not there. A log is followed from its end, for what it holds happened before; step records as a whole.
+    Counts of lines: `invalid` ones, and in `events` those with a known meaning by engine and kind. `missing` names the
+    files that are not there. A log is followed from its end, for what it holds happened before; step records from the
+    beginning.
     """
 
     def __init__(self, engines: Sequence[Engine], reader: LogReader) -> None:
-        self.failures: Counter[tuple[tuple[str, str, str], str]] = Counter()
+        self.events: Counter[tuple[tuple[str, str, str], str]] = Counter()
         self.missing: tuple[str, ...] = ()
         decode = msgspec.json.Decoder(PieceLine).decode
         self._steps = [(one, LineFollower(one.step_records, decode)) for one in engines if one.step_records is not None]
@@ -70,7 +71,7 @@ class Followers:
     def _log_pieces(self, lines: Sequence[LogLine], engine: Engine) -> Iterator[Piece]:
         for line in lines:
             for kind in line.kinds:
-                self.failures[engine.labels, kind] += 1
+                self.events[engine.labels, kind] += 1
             yield from _placed(line.pieces, engine)
 
 

@@ -1,8 +1,7 @@
-"""Lines of engine logs, as pieces of records, and as counts of what went wrong, by kind."""
+"""Lines of engine logs, as pieces of records, and as counts of those with a known meaning, by kind."""
 
 import importlib
 import pkgutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ _Read = Callable[[str, float], Iterable[Piece] | None]
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """What one line told; `kinds` are those of the known failures (kvdiag.derive.log_lines)."""
+    """What one line told; `kinds` are those of the known lines (kvdiag.derive.log_lines)."""
 
     pieces: tuple[Piece, ...]
     kinds: tuple[str, ...]
@@ -30,10 +29,9 @@ class LogReader:
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
         self._readers = _readers()
-        self.kinds: Counter[str] = Counter()
 
     def decode(self, line: bytes) -> LogLine | None:
-        """Return pieces and failures of a line, and count the failures."""
+        """Return pieces and kinds of a line."""
         part = line[:LINE_BYTES]
         pieces: tuple[Piece, ...] = ()
         for literals, read in self._readers:
@@ -48,7 +46,6 @@ class LogReader:
                 text = part.decode(errors="replace")
                 if detector.read(text) is not None:
                     kinds.append(detector.kind)
-        self.kinds.update(kinds)
         return LogLine(pieces, tuple(kinds)) if pieces or kinds else None
 
 

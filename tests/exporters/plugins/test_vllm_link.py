@@ -30,6 +30,8 @@ class Stats:
 
 
 class Connector:
+    """Of vLLM before 0.32, which is asked with get_finished."""
+
     def __init__(self, *steps: tuple[Any, Any]) -> None:
         self.steps = list(steps)
 
@@ -38,6 +40,14 @@ class Connector:
 
     def get_kv_connector_stats(self) -> Any:
         return self.steps.pop(0)[1]
+
+
+class NewConnector(Connector):
+    """Of vLLM 0.32, which is asked with get_transfer_results; recorded in a run: get_finished is never called."""
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        sending, receiving = self.steps[0][0]
+        return SimpleNamespace(finished_sending=sending, finished_recving=receiving, failed_recving=set())
 
 
 def run(path: Path, *steps: tuple[Any, Any], connector: str = "NixlConnector") -> tuple[list[HandleTransfer], int]:
@@ -78,6 +88,25 @@ def test_the_handles_of_a_step_are_those_of_the_only_request_that_finished_in_it
     assert first.start_s is not None
     assert first.evidence == {"start_s": "derived"}
     assert found[2].start_s is None
+
+
+def test_the_interface_of_vllm_0_32(tmp_path: Path) -> None:
+    made = NewConnector(((set(), {A}), Stats([0.1])))
+
+    class Factory:
+        @classmethod
+        def create_connector(cls, config: Any, role: str) -> Connector:
+            return made
+
+    writer = LineWriter(tmp_path / "steps", msgspec.json.encode)
+    vllm_link.wrap_factory(Factory, writer)
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector"))
+    one = Factory.create_connector(config, role="worker")
+    assert one.get_transfer_results(set()).finished_recving == {A}  # type: ignore[attr-defined]
+    one.get_kv_connector_stats()
+    writer.close()
+    line = msgspec.json.decode((tmp_path / "steps").read_bytes(), type=PieceLine)
+    assert [handle.keys for handle in line.transfers] == [(("id", "a"),)]
 
 
 def test_a_pushing_side_has_sent_its_requests(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_logs_are_followed_from_their_end_through_rotation_and_partial_lines(tmp
     decode, failed = found
     assert isinstance(decode, RequestPiece)
     assert (decode.node, decode.side, failed.node) == ("node-1", "decode", "node-1")
-    assert followers.failures == {(("node-1", "e", "decode"), "peer_declared_dead"): 1}
+    assert followers.events == {(("node-1", "e", "decode"), "peer_declared_dead"): 1}
     assert followers.invalid == 1
     assert "engine.log, line" in followers.errors[0]
     log.rename(tmp_path / "engine.log.1")
