@@ -34,7 +34,7 @@ def run(hosts: Hosts) -> Outcome:
     }
     if not behind:
         return NotObservable(
-            f"the card's interface behind {joined(port.name for port in ports)} is not in this network namespace"
+            f"no interface of the card behind {joined(port.name for port in ports)} is seen, as in a container"
         )
     findings = [item for port, interface in behind.values() for item in _judge(port, interface, hosts.local.host)]
     if findings:

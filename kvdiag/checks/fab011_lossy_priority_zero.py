@@ -61,7 +61,7 @@ def run(hosts: Hosts) -> Outcome:
     return NotObservable(
         hidden[0]
         if hidden
-        else f"the card's interface behind {joined(port.name for port in ports)} is not in this network namespace"
+        else f"no interface of the card behind {joined(port.name for port in ports)} is seen, as in a container"
     )
 
 

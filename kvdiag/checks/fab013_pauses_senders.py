@@ -45,7 +45,7 @@ def run(hosts: Hosts) -> Outcome:
         return Failed(findings)
     if len(counted) < len(behind) or not behind:
         why = next((nic.unreadable for nic in behind if nic.unreadable), "")
-        where = "" if behind else ": the card's interface is not in this network namespace"
+        where = "" if behind else ": no interface of the card is, as in a container"
         return NotObservable(why or f"no pause counters of {joined(addresses.values())} are seen{where}")
     return Passed(f"no pause frame was sent by {joined(nic.name for nic, _ in counted)}")
 

@@ -44,9 +44,14 @@ def run(hosts: Hosts) -> Outcome:
     hidden = unread(hardware_ports(devices), "rate_gbps", "link_layer")
     if hidden is not None:
         return NotObservable(hidden.missing)
+    if topology.unreadable:
+        return NotObservable(topology.unreadable)
     if not judged:
         return NotApplicable("no pinned process names its GPUs (CUDA_VISIBLE_DEVICES), or their distance is not known")
-    return Passed(joined(judged))
+    placed = [(port, topology.at(device_of(devices, port).pci_address)) for port in fabric_ports(hosts.local)]
+    far = [between(place, gpu) for _, place in placed if place is not None for gpu in topology.gpus]
+    unknown = next((distance for distance in far if isinstance(distance, Missing)), None)
+    return Passed(joined(judged)) if unknown is None else NotObservable(unknown.missing)
 
 
 def _nearest(
