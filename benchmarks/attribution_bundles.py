@@ -58,6 +58,7 @@ class Outcome:
     diagnosis: Diagnosis
     correlated: str | None
     cpu_s: float
+    nodes: tuple[str, ...] = ()
 
     @property
     def ranked(self) -> list[str]:
@@ -108,6 +109,7 @@ def run(path: Path, bundle: Bundle) -> Outcome:
         diagnosis=diagnosis,
         correlated=most_correlated(bundle),
         cpu_s=cpu_s,
+        nodes=tuple(truth["nodes"]) if truth else (),
     )
 
 
@@ -141,6 +143,9 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     guilty = [one for one in faults if _machine(one.truth) == _machine(one.diagnosis.verdict.cause)]
     print(f"  fabric, registration or connection against the rest: {_share(len(guilty), len(faults))}")
     print(f"  relative error of the excess, median: {float(np.median(sizes)) if sizes else float('nan'):.0%}")
+    first = [one for one in faults if one.ranked[:1] == [one.truth] and one.nodes]
+    placed = [one for one in first if one.diagnosis.causes[0].nodes and _on(one)]
+    print(f"  of those first that sit on some nodes, only such named: {_share(len(placed), len(first))}")
     correlated = sum(one.correlated == one.truth for one in faults)
     print(f"  by correlation of counters with TTFT, first: {_share(correlated, len(faults))}")
     print(f"nothing injected: {len(quiet)}; fabric, registration or connection claimed: {len(claims)}")
@@ -151,6 +156,10 @@ def summary(outcomes: Sequence[Outcome]) -> None:
         f"processor seconds per bundle: median {np.median([o.cpu_s for o in outcomes]):.2f}, "
         f"largest {max(o.cpu_s for o in outcomes):.2f}"
     )
+
+
+def _on(one: Outcome) -> bool:
+    return set(one.diagnosis.causes[0].nodes) <= set(one.nodes)
 
 
 def _machine(cause: str | None) -> bool:

@@ -43,6 +43,10 @@ EVIDENCE = {
 }
 """Which metrics can tell a cause (any of them), or from which granularity on no metric is needed."""
 METRICS = sorted({metric for metrics, _ in EVIDENCE.values() for metric in metrics})
+ON_ONE_DECODE_NODE = (
+    *("connection.exhaustion", "fabric.congestion", "fabric.incast", "fabric.link_degraded", "fabric.loss"),
+    *("fabric.tcp_fallback", "registration.cache_miss", "registration.on_path"),
+)
 LOG_IMPACTS = (np.log(0.15), np.log(2.5))
 LOG_IMPACTS_OF_TWO = (np.log(0.15), np.log(0.8))
 MOST_SIZE, REACHED = 12.0, 0.95
@@ -180,6 +184,7 @@ def examine(kind: str, seed: int, keep: Path | None = None, *, histograms: bool 
         diagnosis=diagnosis,
         correlated=most_correlated(bundle),
         cpu_s=cpu_s,
+        nodes=truth.nodes[1:] if truth.causes and truth.causes[0] in ON_ONE_DECODE_NODE else (),
     )
 
 

@@ -106,7 +106,7 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
         incident=periods[1],
         data=data_summary(frame.bundle, frame.stages, split, missing),
         steps=steps.explain(
-            frame, columns, split, occupancies, blocks, REPLICATES, point, assessed, stages, periods, decided
+            frame, columns, split, occupancies, blocks, REPLICATES, point, assessed, stages, periods, decided, p99
         ),
     )
 

@@ -9,6 +9,7 @@ from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.occupancy import Occupancy
 from kvdiag.attribution.split import Split
 from kvdiag.attribution.standing import Standing
+from kvdiag.attribution.tail import TailChange
 from kvdiag.attribution.verdict import GATE, Assessment
 from kvdiag.derive.stages import fine_stages
 from kvdiag.model.diagnosis import Period, StageShare, Step, Verdict
@@ -27,6 +28,7 @@ def explain(
     stages: tuple[StageShare, ...],
     periods: tuple[Period, Period],
     verdict: Verdict,
+    p99: TailChange,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they were taken."""
     return (
@@ -36,7 +38,7 @@ def explain(
         _mechanisms(columns),
         _books(columns, point),
         _waits(occupancies, columns),
-        _tests(columns, point, found, blocks, replicates),
+        _tests(columns, point, found, blocks, replicates, p99),
         Step(title="Verdict", lines=(f"{verdict.status}: {verdict.reason}",)),
     )
 
@@ -127,7 +129,14 @@ def _waits(occupancies: tuple[Occupancy, ...], columns: Columns) -> Step:
     return Step(title="Waits that follow from the service behind them", lines=tuple(lines))
 
 
-def _tests(columns: Columns, point: Ledger, found: Assessment, blocks: list[Moments], replicates: int) -> Step:
+def _tests(
+    columns: Columns,
+    point: Ledger,
+    found: Assessment,
+    blocks: list[Moments],
+    replicates: int,
+    p99: TailChange | None = None,
+) -> Step:
     lines = [
         f"{replicates} circular block bootstraps; blocks of {blocks[0].block_s:.3g} s in the baseline, "
         f"{blocks[1].block_s:.3g} s in the incident; intervals are 90 %",
@@ -140,12 +149,18 @@ def _tests(columns: Columns, point: Ledger, found: Assessment, blocks: list[Mome
             continue
         lines.append(
             f"{columns.mechanisms[index].cause.id}: {excess * 1e3:+.4g} ms ({found.low[index] * 1e3:+.4g} to "
-            f"{found.high[index] * 1e3:+.4g}), confidence {found.confidence[index]:.2f}: "
+            f"{found.high[index] * 1e3:+.4g}), confidence {found.confidence[index]:.2f} (raw {found.raw[index]:.2f}): "
             f"{'may be named' if found.passes[index] else 'is not named'}"
         )
     lines.append(
         f"unexplained: {point.excess[0, -1] * 1e3:+.4g} ms ({found.low[-1] * 1e3:+.4g} to {found.high[-1] * 1e3:+.4g})"
     )
+    if p99 is not None:
+        lines.append(
+            f"p99 of TTFT: {p99.before_s * 1e3:.4g} ms {p99.change_s * 1e3:+.4g} ms ({p99.low_s * 1e3:+.4g} to "
+            f"{p99.high_s * 1e3:+.4g}), resampled by the same blocks"
+        )
+    lines.append("confidence is what the raw one was worth on simulated clusters (reliability.json)")
     return Step(title="Tests", lines=tuple(lines))
 
 

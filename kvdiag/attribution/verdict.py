@@ -50,6 +50,7 @@ UNEXPLAINED = 0.05
 class Assessment:
     """Per mechanism, the last one "unexplained": rank score, intervals, confidence, and whether it may be named.
 
+    `raw` is the confidence before calibration.
     `bar` is the share of the baseline's mean from which a cause may be named, `quiet` in how many replicates none is.
     """
 
@@ -58,6 +59,7 @@ class Assessment:
     high: Floats
     share_low: Floats
     share_high: Floats
+    raw: Floats
     confidence: Floats
     passes: tuple[bool, ...]
     order: tuple[int, ...]
@@ -147,6 +149,7 @@ def assess(
         high=high,
         share_low=share_low,
         share_high=share_high,
+        raw=raw,
         confidence=confidence,
         passes=passes,
         order=order,
