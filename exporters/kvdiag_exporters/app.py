@@ -72,7 +72,15 @@ def run(
     """
     lost = 0
     listen: tuple[str, str] | None = None
-    with handled(reload) as signals:
+
+    def checked() -> Config:
+        assert reload is not None
+        found = reload()
+        if found.web_config is not None:
+            load_web(Path(found.web_config))
+        return found
+
+    with handled(None if reload is None else checked) as signals:
         while True:
             # A free port that was once chosen is kept: whoever scrapes knows no other.
             chosen = listen[1] if listen is not None and listen[0] == config.listen else config.listen

@@ -29,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     nixl_telemetry: _Text | None = None
     records: _Text | None = None
     metrics: tuple[_Url, ...] = ()
+    metrics_interval_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
     transfer_csv: _Text | None = None
     step_records: _Text | None = None
     logs: tuple[_Text, ...] = ()
@@ -122,6 +123,7 @@ def engines(config: Config, node: str) -> tuple[Engine, ...]:
             nixl_telemetry=None if one.nixl_telemetry is None else Path(one.nixl_telemetry),
             records=None if one.records is None else Path(one.records),
             metrics=one.metrics,
+            metrics_interval_s=one.metrics_interval_s,
             transfer_csv=None if one.transfer_csv is None else Path(one.transfer_csv),
             step_records=None if one.step_records is None else Path(one.step_records),
             logs=tuple(Path(log) for log in one.logs),

@@ -47,9 +47,10 @@ def test_a_reload_keeps_the_address_and_a_wrong_file_changes_nothing(
     (tmp_path / "root/proc/net/dev").write_text("x\nx\n eth0: 900 9 1 2 0 0 0 0 800 8 3 4 0 0 0 0\n")
     path = tmp_path / "exporter.toml"
 
-    def write(node: str) -> None:
+    def write(node: str, more: str = "") -> None:
         path.write_text(
-            f'listen = "127.0.0.1:0"\naddress_file = "address"\nroot = "root"\nnode = "{node}"\ninterval_s = 0.05\n'
+            'listen = "127.0.0.1:0"\naddress_file = "address"\nroot = "root"\ninterval_s = 0.05\n'
+            f'node = "{node}"\n{more}\n'
         )
 
     write("first")
@@ -68,6 +69,9 @@ def test_a_reload_keeps_the_address_and_a_wrong_file_changes_nothing(
             path.write_text("interval_s = 'often'\n")
             os.kill(os.getpid(), signal.SIGHUP)
             until(lambda: "the configuration stays as it is" in caplog.text)
+            write("second", 'web_config = "none.yml"')
+            os.kill(os.getpid(), signal.SIGHUP)
+            until(lambda: "none.yml: No such file" in caplog.text)
             assert 'node="second"' in get(address)
             write("third")
             os.kill(os.getpid(), signal.SIGHUP)

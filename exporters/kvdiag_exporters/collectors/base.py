@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Engine:
     """One engine to watch: the node it is seen as, its role ("prefill", "decode", "both"), and where it can be read.
 
-    `metrics` are the addresses of Prometheus expositions, `transfer_csv` the folder of TensorRT-LLM's transfer files,
-    `step_records` the file of the vLLM plugin, `logs` the engine's own log files.
+    `metrics` are the addresses of Prometheus expositions, each read at most every `metrics_interval_s`; `transfer_csv`
+    the folder of TensorRT-LLM's transfer files, `step_records` the file of the vLLM plugin, `logs` the engine's own log
+    files.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Engine:
     nixl_telemetry: Path | None = None
     records: Path | None = None
     metrics: tuple[str, ...] = ()
+    metrics_interval_s: float = 0.0
     transfer_csv: Path | None = None
     step_records: Path | None = None
     logs: tuple[Path, ...] = ()

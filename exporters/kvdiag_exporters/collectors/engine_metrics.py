@@ -95,12 +95,17 @@ class _Target:
         self.duration_s = 0.0
         self._clock = setup.clock
         self._timeout_s = timeout_s
+        self._started_s = float("-inf")
         self._thread: threading.Thread | None = None
         self._result: Normalised | str = ""
 
     def start(self) -> None:
-        """Begin a reading unless the last one still runs."""
+        """Begin a reading, unless the last one still runs or is younger than the engine's interval."""
+        now_s = self._clock.monotonic_s()
+        if self._thread is not None and now_s - self._started_s < self.engine.metrics_interval_s:
+            return
         if self._thread is None or not self._thread.is_alive():
+            self._started_s = now_s
             self._result = ""
             self._thread = threading.Thread(target=self._read, name=f"engine-{self.engine.name}", daemon=True)
             self._thread.start()

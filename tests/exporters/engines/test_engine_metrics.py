@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Engine, Setup
 from kvdiag_exporters.collectors.engine_metrics import EngineMetricsCollector, create
 from kvdiag_exporters.engines.fetch import fetch
+from tests.exporters.host import StillClock
 
 RUNNING = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 4\n"
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -149,6 +151,19 @@ def test_one_reading_at_a_time_however_often_it_is_asked(engines: Engines) -> No
     collector._timeout_s = 5
     assert collect(collector)[UP, "a", "decode", f"{engines.base}/hang"] == 1
     assert collector.missing == ()
+
+
+def test_an_engine_is_read_no_more_often_than_its_interval(engines: Engines) -> None:
+    engine = Engine(name="a", node="n", role="decode", metrics=(f"{engines.base}/good",), metrics_interval_s=10)
+    clock = StillClock()
+    collector = EngineMetricsCollector(Setup(node="n", engines=(engine,), context=Context(clock=clock)), timeout_s=5)
+    first = collect(collector)
+    assert collect(collector) == first
+    assert engines.asked == 1
+    clock.now_s += 10
+    engines.text = RUNNING.replace("4", "5")
+    assert collect(collector)[REQUESTS, "a", "decode", "vllm", "", "running", "request", "measured"] == 5
+    assert engines.asked == 2
 
 
 def test_two_addresses_of_an_engine_give_each_series_once(engines: Engines) -> None:
