@@ -5,6 +5,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvdiag.errors import UnavailableError
@@ -79,7 +80,7 @@ class RdmaKvPath:
         after = transport_proof.read_counters(choice.device, choice.port)
         objects = transport_proof.read_objects(choice.device)
         control_bytes = sum(self._client.moved_bytes) - self._control_before
-        return transport_proof.joined(
+        proof = transport_proof.joined(
             [
                 transport_proof.judge_rdma(
                     operation,
@@ -95,6 +96,8 @@ class RdmaKvPath:
                 if payload
             ]
         )
+        # Both directions were seen by the same queue pair and control connection: each is said once.
+        return replace(proof, evidence=tuple(dict.fromkeys(proof.evidence)))
 
     def _chain(self, operation: Operation, blocks: Sequence[Block]) -> list[Any]:
         """Return the work requests and, among them, their scatter entries: all must be kept until they are done."""
