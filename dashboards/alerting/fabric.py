@@ -6,7 +6,7 @@ from dashboards.alerting.base import COUNT, FABRIC_URL, PERCENT, PORT_URL, VALUE
 _PORT = "job, instance, node, device, port"
 _WHERE = "{{ $labels.device }}/{{ $labels.port }} on {{ $labels.node }}"
 _NETDEV = "{{ $labels.device }} on {{ $labels.node }}"
-_BYTES, _TROUBLE = recordings.PORT_BYTES, recordings.TROUBLE
+_BYTES, _RAILS, _TROUBLE = recordings.PORT_BYTES, recordings.RAIL_BYTES, recordings.TROUBLE
 _PAUSES = "kvdiag/checks/fab013_pauses_senders.md"
 
 
@@ -50,7 +50,7 @@ ALERTS = (
             f"and on ({_PORT}) {_BYTES} > 1e6"
         ),
         hold="10m",
-        summary="A port that carries KV caches has a lower rate than its siblings.",
+        summary="A port that carries RDMA traffic has a lower rate than its siblings.",
         description=f"Port {_WHERE} runs at {{{{ $value | humanize }}}}B/s.",
         page="kvdiag/checks/fab001_rate_below_siblings.md",
         dashboard=PORT_URL,
@@ -105,12 +105,12 @@ ALERTS = (
         severity="warning",
         # Idle nodes are not judged: the busiest port carries at least 100 MB/s.
         expr=(
-            f"min by (job, instance, node) ({_BYTES}) / (max by (job, instance, node) ({_BYTES}) > 1e8) < 0.2 "
-            f"and on (job, instance, node) count by (job, instance, node) ({_BYTES}) >= 2"
+            f"min by (job, instance, node) ({_RAILS}) / (max by (job, instance, node) ({_RAILS}) > 1e8) < 0.2 "
+            f"and on (job, instance, node) count by (job, instance, node) ({_RAILS}) >= 2"
         ),
         hold="15m",
-        summary="The ports of a node carry very different loads.",
-        description=f"The least used port on {{{{ $labels.node }}}} carries {PERCENT} of the most used one's traffic.",
+        summary="The rails of a node carry very different loads.",
+        description=f"The least used rail on {{{{ $labels.node }}}} carries {PERCENT} of the most used one's traffic.",
         page="kvdiag/checks/top003_traffic_on_few_cards.md",
         dashboard=FABRIC_URL,
     ),

@@ -15,6 +15,7 @@ PAIR_RATE = "pair:kvdiag_transfers:rate5m"
 FAILURE_RATIO = "engine:kvdiag_transfer_failures:ratio10m"
 FAILURES = "engine:kvdiag_transfer_failures:increase10m"
 PORT_BYTES = "port:kvdiag_rdma_bytes:rate5m"
+RAIL_BYTES = "port:kvdiag_rdma_rail_bytes:rate5m"
 RETRANSMIT_RATIO = "port:kvdiag_rdma_retransmits:ratio5m"
 TROUBLE = "port:kvdiag_rdma_trouble:rate5m"
 
@@ -75,6 +76,15 @@ RECORDINGS = (
         expr=(
             "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_transmit_bytes_total[5m]) + "
             "rate(kvdiag_rdma_port_receive_bytes_total[5m]))"
+        ),
+        labels=_PORT,
+    ),
+    # Rails are the ports of a node's greatest rate: slower ones are for management or storage.
+    Recording(
+        name=RAIL_BYTES,
+        expr=(
+            f"{PORT_BYTES} and on (job, instance, node, device, port) (kvdiag_rdma_port_speed_bytes_per_second == "
+            "on (job, instance) group_left () max by (job, instance) (kvdiag_rdma_port_speed_bytes_per_second))"
         ),
         labels=_PORT,
     ),

@@ -13,6 +13,7 @@ OWN = {
 }  # fmt: skip
 PORT = {"node": "n1", "device": "mlx5_0", "port": "1"}
 SECOND = {**PORT, "device": "mlx5_1"}
+SLOW = {**PORT, "device": "mlx5_2"}
 RDMA = {"node": "n1", "device": "mlx5_0", "engine": "e1"}
 PAIR = {"prefill_node": "p1", "decode_node": "d1", "direction": "read"}
 STAGE = "kvdiag_transfer_stage_seconds"
@@ -135,7 +136,15 @@ SITUATIONS = {
             counter(f"{_RDMA}_ack_timeouts_total", 60, 0, **PORT),
         )
     ),
-    "KVFabricRailImbalance": Situation(_bytes(6e10, 6e8, 6e10)),
+    "KVFabricRailImbalance": Situation(
+        flat(
+            _bytes(6e10, 6e8, 6e10),
+            [gauge(f"{_RDMA}_speed_bytes_per_second", 5e10, 5e10, **port) for port in (PORT, SECOND)],
+            # A port for management rests at all times, and is no rail.
+            gauge(f"{_RDMA}_speed_bytes_per_second", 1.25e9, 1.25e9, **SLOW),
+            [counter(f"{_RDMA}_{end}_bytes_total", 60, 60, **SLOW) for end in ("transmit", "receive")],
+        )
+    ),
     "KVFabricPausedByNetwork": Situation(
         flat(
             counter(
