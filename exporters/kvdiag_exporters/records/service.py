@@ -1,11 +1,13 @@
 """Everything that joins and keeps records, put together from the configuration; started by the exporter only."""
 
+import importlib.util
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from kvdiag.derive.join import Joiner
+from kvdiag.errors import UndeterminedError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
 from kvdiag_exporters.collectors.base import Engine
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from kvdiag_exporters.records.otlp_http import OtlpHttp
 
 POLL_S = 0.5
+_PACKAGES = {
+    "otlp_http": ("opentelemetry.proto",),
+    "otlp_grpc": ("grpc", "opentelemetry.proto"),
+    "export": ("opentelemetry.exporter.otlp.proto.http",),
+}
 
 
 class _Export(Protocol):
@@ -72,7 +79,13 @@ class Records:
         return {} if self._http is None else self._http.counts
 
     def start(self, stream: RecordStream) -> None:
-        """Listen, follow and attribute; UnavailableError where an address cannot be listened on."""
+        """Listen, follow and attribute; UnavailableError where an address cannot be listened on, UndeterminedError where
+        a package is missing.
+        """
+        for field, packages in _PACKAGES.items():
+            if getattr(self.config, field) is not None:
+                for package in packages:
+                    _require(package, field)
         with ExitStack() as failing:
             failing.callback(self._ending.close)
             if self.config.otlp_http is not None:
@@ -127,3 +140,13 @@ class Records:
             pieces = self.followers.poll()
             if pieces:
                 self.hub.take(pieces)
+
+
+def _require(package: str, field: str) -> None:
+    """Raise UndeterminedError where a package that a field needs is not installed."""
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a package above it is missing
+        found = False
+    if not found:
+        raise UndeterminedError(f"records.{field} needs the Python package {package}: pip install 'kvdiag[exporter]'")

@@ -1,5 +1,6 @@
 """Records from the wire to the histograms, the window and another receiver; no process is started."""
 
+import importlib.util
 import re
 import time
 import urllib.request
@@ -14,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from kvdiag.errors import InputError, UnavailableError
+from kvdiag.errors import InputError, UnavailableError, UndeterminedError
 from kvdiag.model.record import HandleTransfer
 from kvdiag.model.transfer import TransferRecord
 from kvdiag_exporters.catalog import Buckets
@@ -184,6 +185,18 @@ def test_a_receiver_that_is_not_there_costs_nothing_but_the_count(monkeypatch: p
     wait_for(lambda: export.dropped == 100)
     export.stop()
     assert export.sent == 0
+
+
+@pytest.mark.parametrize(("field", "package"), [
+    ("otlp_http", "opentelemetry.proto"), ("otlp_grpc", "grpc"), ("export", "opentelemetry.exporter.otlp.proto.http"),
+])  # fmt: skip
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, field: str, package: str) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else find_spec(name))
+    value = "http://127.0.0.1:1" if field == "export" else "127.0.0.1:0"
+    message = re.escape(f"records.{field} needs the Python package {package}: pip")
+    with pytest.raises(UndeterminedError, match=message), running(ENGINES, **{field: value}):
+        pass
 
 
 def test_an_address_in_use_is_told_by_its_field() -> None:
