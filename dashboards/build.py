@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+_HISTOGRAM = ("_bucket", "_sum", "_count")
+_NAME = re.compile(r"(?<![\w:/])kvdiag_\w+(?=[{\[ )])")
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -25,8 +28,17 @@ def files(grafana_url: str = "", docs_url: str = "") -> Iterator[tuple[str, str]
     yield "rules/README.md", rules.as_page()
 
 
+def unknown_metrics(text: str) -> list[str]:
+    """Return the names beginning with `kvdiag_` in a file that no metric of the exporter's catalogue has."""
+    from kvdiag_exporters.catalog import metrics
+
+    known = {metric.name for metric in metrics()}
+    parts = {f"{metric.name}{end}" for metric in metrics() if metric.kind == "histogram" for end in _HISTOGRAM}
+    return sorted(set(_NAME.findall(text)) - known - parts)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 where every file is written or as it should be, 1 where `--check` found one that is not."""
+    """Return 0 where every file is written or as it should be, 1 where one is not or asks for an unknown metric."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a file is out of date")
     parser.add_argument("--out", type=Path, default=FOLDER, help="the folder to write to (default: beside this file)")
@@ -34,8 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--docs-url", default="", help="where this repository's pages are served, for runbook_url")
     given = parser.parse_args(arguments)
     stale = []
+    wrong = 0
     wanted = dict(files(given.grafana_url.rstrip("/"), given.docs_url.rstrip("/")))
     for name, text in wanted.items():
+        for metric in unknown_metrics(text):
+            wrong += 1
+            print(f"{name} asks for {metric}, which is no metric of the exporter; see docs/metrics.md", file=sys.stderr)  # noqa: T201
         path = given.out / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
@@ -52,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.check and (stale or left_over):
         print(f"not up to date: {', '.join(stale + left_over)}; run python dashboards/build.py", file=sys.stderr)  # noqa: T201
         return 1
-    return 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards import build, exporter, fabric, overview, pair
+from kvdiag_exporters.catalog import metrics
 from tests.dashboards import promql
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,20 @@ def test_check_names_a_file_that_differs(tmp_path: Path, capsys: pytest.CaptureF
     assert build.main(["--out", str(tmp_path), "--check", "--docs-url", "https://docs.example/x/"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("not up to date: grafana/kvdiag-pair.json, grafana/kvdiag-old.json; run ")
+
+
+def test_a_metric_that_was_renamed_is_named_with_the_file_that_asks_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tuple(one for one in metrics() if one.name not in ("kvdiag_rdma_port_up", "kvdiag_ttft_seconds"))
+    monkeypatch.setattr("kvdiag_exporters.catalog.metrics", lambda: left)
+    assert build.main(["--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    where = "is no metric of the exporter; see docs/metrics.md"
+    assert f"grafana/kvdiag-fabric.json asks for kvdiag_rdma_port_up, which {where}" in said
+    assert f"rules/kvdiag-alerts.yml asks for kvdiag_rdma_port_up, which {where}" in said
+    assert f"grafana/kvdiag-pair.json asks for kvdiag_ttft_seconds_bucket, which {where}" in said
+    assert all("kvdiag_rdma_port_up" in line or "kvdiag_ttft_seconds" in line for line in said)
 
 
 @pytest.mark.parametrize("module", [overview, pair, fabric, exporter])
