@@ -33,6 +33,7 @@ class Bench:
         self._agent: Process | None = None
         self._prober: Process | None = None
         self._answers = 0
+        self.under_way = False
 
     def agent(self) -> Process:
         """Return the running agent; it serves two rails, both on the end's one device."""
@@ -56,6 +57,7 @@ class Bench:
         device = "" if "--transport tcp" in rest or "--device" in rest else f"--device {self.wire.a.device}"
         # A host that is busy with much else leaves an emulated processor little: only a failure may wait less long.
         limit = "" if "--timeout" in rest else "--timeout 60"
+        self.under_way = True
         self._prober.write(f"{kind} {self.wire.b.address}:{BENCH_PORT} {device} {limit} {rest}\n".encode())
 
     def finish(self) -> Result:
@@ -63,6 +65,7 @@ class Bench:
         assert self._prober is not None
         self._answers += 1
         self._prober.wait_for(rf"\A(?:.*\n){{{self._answers}}}", PROBE_LIMIT_S)
+        self.under_way = False
         answer = json.loads(self._prober.stdout.splitlines()[self._answers - 1])
         return Result(answer["rc"], answer["stdout"], answer["stderr"])
 
@@ -92,6 +95,7 @@ class Bench:
         if self._prober is not None:
             self._prober.kill()
             self._prober = None
+            self.under_way = False
 
     @contextmanager
     def memlock(self, end: End, limit_bytes: int) -> Iterator[None]:
