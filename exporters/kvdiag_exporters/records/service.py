@@ -79,8 +79,9 @@ class Records:
         return {} if self._http is None else self._http.counts
 
     def start(self, stream: RecordStream) -> None:
-        """Listen, follow and attribute; UnavailableError where an address cannot be listened on, UndeterminedError where
-        a package is missing.
+        """Listen, follow and attribute.
+
+        UnavailableError where an address cannot be listened on, UndeterminedError where a package is missing.
         """
         for field, packages in _PACKAGES.items():
             if getattr(self.config, field) is not None:
