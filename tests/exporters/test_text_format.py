@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvdiag_exporters.catalog import Buckets, Metric, Sample
@@ -41,6 +41,7 @@ samples = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(samples)
 def test_any_samples(found: list[Sample]) -> None:
     text = TextFormat()
