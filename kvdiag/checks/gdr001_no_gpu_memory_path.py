@@ -28,6 +28,8 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(kernel, Missing):
         return NotObservable(kernel.missing)
     gpus = [f for f in functions.functions if f.vendor == VENDOR_NVIDIA and f.base_class == 0x03 and not f.given_away]
+    if not gpus and functions.unread:
+        return NotObservable(functions.unread)
     if not gpus:
         return NotApplicable("no NVIDIA GPU on this host")
     if isinstance(kernel.nvidia_version, Missing):

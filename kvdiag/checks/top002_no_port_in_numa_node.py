@@ -22,6 +22,8 @@ def run(hosts: Hosts) -> Outcome:
     topology = hosts.local.part(PciTopology)
     if isinstance(topology, Missing):
         return NotObservable(topology.missing)
+    if not topology.gpus and topology.unreadable:
+        return NotObservable(topology.unreadable)
     if not topology.gpus:
         return NotApplicable("no GPU on this host")
     far: list[PciPlace] = []
@@ -70,8 +72,8 @@ def run(hosts: Hosts) -> Outcome:
             host=hosts.local.host,
         )
         return Failed((finding,))
-    if hidden is not None:
-        return NotObservable(hidden.missing)
+    if hidden is not None or topology.unreadable:
+        return NotObservable(topology.unreadable or (hidden.missing if hidden else ""))
     return Passed(
         f"{len(topology.gpus)} GPUs have one of {joined(port.name for port in ports)} in their NUMA node or nearer"
     )

@@ -19,6 +19,8 @@ def run(hosts: Hosts) -> Outcome:
         return NotObservable(functions.missing)
     drivers = {item.driver for item in functions.functions if item.base_class in (0x03, 0x12)}
     kinds = [kind for driver, kind in _KINDS.items() if driver in drivers]
+    if not kinds and functions.unread:
+        return NotObservable(functions.unread)
     if not kinds:
         return NotApplicable("no GPU with its driver on this host")
     users = ucx_environments(hosts.local)
@@ -32,6 +34,8 @@ def run(hosts: Hosts) -> Outcome:
     lacking = [kind for kind in kinds if not _handles(ucx, kind)]
     if lacking:
         return Failed((_finding(ucx, lacking[0], hosts.local.host),))
+    if functions.unread:
+        return NotObservable(functions.unread)
     return Passed(f"UCX handles memory of type {joined(kinds)}")
 
 

@@ -31,6 +31,7 @@ class PciFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciFunctions:
-    """Every PCI function, sorted by address."""
+    """Every PCI function, sorted by address; `unread` says why one is not among them, "" where all are."""
 
     functions: tuple[PciFunction, ...]
+    unread: str = ""

@@ -9,7 +9,7 @@ FOLDER = "/sys/bus/pci/devices"
 
 
 class PciSource:
-    """Identity and driver of every function; a function whose identity cannot be read is left out."""
+    """Identity and driver of every function; one whose identity cannot be read is left out, and the reason kept."""
 
     part = PciFunctions
 
@@ -18,15 +18,22 @@ class PciSource:
         names = tree.names(FOLDER)
         if isinstance(names, Missing):
             return names
-        found = (_function(tree, name) for name in names)
-        return PciFunctions(functions=tuple(function for function in found if function is not None))
+        found = [_function(tree, name) for name in names]
+        return PciFunctions(
+            functions=tuple(function for function in found if isinstance(function, PciFunction)),
+            unread=next((function.missing for function in found if isinstance(function, Missing)), ""),
+        )
 
 
-def _function(tree: Tree, address: str) -> PciFunction | None:
+def _function(tree: Tree, address: str) -> PciFunction | Missing:
     base = f"{FOLDER}/{address}"
     vendor, device, class_code = (tree.number(f"{base}/{name}", base=16) for name in ("vendor", "device", "class"))
-    if isinstance(vendor, Missing) or isinstance(device, Missing) or isinstance(class_code, Missing):
-        return None
+    if isinstance(vendor, Missing):
+        return vendor
+    if isinstance(device, Missing):
+        return device
+    if isinstance(class_code, Missing):
+        return class_code
     return PciFunction(
         address=address,
         vendor=vendor,

@@ -176,12 +176,14 @@ def failing_checks(name: str) -> tuple[str, ...]:
     return tuple(code for code, check in CHECKS.items() if isinstance(judge(check, hosts), Failed))
 
 
-def forms(hosts: Hosts) -> None:
-    """Make everything of a verdict that users see, in every form."""
+def forms(hosts: Hosts, *, every: bool = True) -> None:
+    """Make everything of a verdict that users see; `every` form, or text and JSON."""
     with patch.object(base, "_run", judge):  # what a check raises is not caught here
         document = _judge(hosts.local, list(hosts.peers), tuple(CHECKS.values()), PreflightConfig(), "warning")
     assert encode(document)
     assert preflight_text.render(document, verbose=True).plain
+    if not every:
+        return
     ElementTree.fromstring(preflight_junit.render(document))
     assert preflight_prometheus.render(document).endswith("\n")
     redacted = to_document(redact(hosts.local, b"k" * 16), redacted=True)
@@ -213,19 +215,19 @@ def change(draw: st.DrawFn, files: tuple[Path, ...]) -> tuple[Path, tuple[str, b
 
 
 @given(st.data())
-@budget(80, 2)
+@budget(60, 2)
 def test_no_mutation_of_a_host_makes_anything_raise(data: st.DataObject) -> None:
     tree = host_tree(data.draw(st.sampled_from(NAMES)))
     changes = dict(data.draw(st.lists(change(files_of(tree.root)), min_size=1, max_size=4)))
     started_s = time.process_time()
     with mutated(changes):
         snapshot = tree.again(changes)
-    forms(Hosts(local=snapshot, peers=(snapshot,)))
+    forms(Hosts(local=snapshot, peers=(snapshot,)), every=data.draw(st.integers(0, 4)) == 0)
     assert time.process_time() - started_s < 20
 
 
 @given(st.data())
-@budget(20, 20)
+@budget(15, 20)
 def test_no_broken_link_makes_anything_raise(data: st.DataObject) -> None:
     root = host_tree(data.draw(st.sampled_from([name for name in NAMES if links_of(host_tree(name).root)]))).root
     links = data.draw(st.lists(st.sampled_from(links_of(root)), min_size=1, max_size=4, unique=True))
@@ -236,7 +238,7 @@ def test_no_broken_link_makes_anything_raise(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@budget(80, 4)
+@budget(40, 4)
 def test_a_finding_never_becomes_a_pass_where_a_file_cannot_be_read(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FAILING))
     local, peer = failing_tree(name)
@@ -250,7 +252,7 @@ def test_a_finding_never_becomes_a_pass_where_a_file_cannot_be_read(data: st.Dat
 
 
 @given(st.data())
-@budget(80, 4)
+@budget(60, 4)
 def test_an_unreadable_file_of_a_healthy_host_raises_no_alarm(data: st.DataObject) -> None:
     tree = host_tree(data.draw(st.sampled_from(HEALTHY)))
     path, (kind, content) = data.draw(unreadable(files_of(tree.root)))
@@ -264,7 +266,7 @@ def test_an_unreadable_file_of_a_healthy_host_raises_no_alarm(data: st.DataObjec
 
 
 @given(st.data())
-@budget(8, 100)
+@budget(6, 100)
 def test_what_is_read_again_is_what_reading_everything_gives(data: st.DataObject) -> None:
     tree = host_tree(data.draw(st.sampled_from(NAMES)))
     changes = dict(data.draw(st.lists(change(files_of(tree.root)), min_size=1, max_size=2)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvdiag.checks.base import Hosts, run
+from kvdiag.checks.base import Failed, Hosts, Passed, run
 from kvdiag.checks.first_cause import group
 from kvdiag.model.finding import Severity
 from kvdiag.sources.base import Context, collect
@@ -157,3 +157,12 @@ def test_a_reported_fault_gives_its_finding_and_no_other_critical_one(report: Re
     assert report.follows <= {finding.code for item in ours for finding in item.consequences}
     others = [item for item in groups if item.sort_key[0] == Severity.CRITICAL.rank and item not in ours]
     assert others == []
+
+
+def test_a_card_without_board_id_and_type_hides_no_counter_of_the_others(tmp_path: Path) -> None:
+    # prometheus/node_exporter#2769: loading irdma, whose devices lack both, made the metrics of mlx5 vanish.
+    base = "sys/devices/pci0000:5a/0000:5b:00.0/infiniband/mlx5_bond_1"
+    text = "\n".join(["base roce-bond", *(f"- {base}/{name}" for name in ("board_id", "hca_type", "fw_ver"))])
+    judged = run(Hosts(local=collect(Context(root=write_tree(text, tmp_path / "host"), live=False))))
+    assert [finding for item in judged if isinstance(item.outcome, Failed) for finding in item.outcome.findings] == []
+    assert {type(item.outcome) for item in judged if item.check.code in ("CNT001", "CNT004", "FAB002")} == {Passed}
