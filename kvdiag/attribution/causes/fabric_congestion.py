@@ -3,6 +3,8 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose, Floats, positive, rate_evidence
+from kvdiag.attribution.causes.fabric_link_degraded import reported_slowness
+from kvdiag.attribution.causes.fabric_tcp_fallback import tcp_share
 from kvdiag.attribution.frame import Frame, NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
@@ -39,6 +41,13 @@ def dose(frame: Frame) -> Dose | Missing:
             usual = np.maximum(frame.reference(metric, role, "base_high"), MARK_LEAST)
             with np.errstate(invalid="ignore", divide="ignore"):
                 marked = np.maximum(marked, positive(_log_over(now, usual)))
+    # What came over TCP was slowed by no marks of RDMA traffic.
+    tcp = tcp_share(frame)
+    if tcp is not None:
+        marked = marked * (1 - tcp)
+    # A link that runs slower is filled by its own traffic: its marks and pauses are the slow link's.
+    slower, _ = reported_slowness(frame)
+    marked, paused = marked / (1 + slower), paused / (1 + slower)
     if not seen:
         return Missing("none of nic.cnp, nic.ecn_marked, nic.pause_us was recorded at the nodes of the requests")
     moved = {

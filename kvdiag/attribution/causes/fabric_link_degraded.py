@@ -29,7 +29,7 @@ def dose(frame: Frame) -> Dose | Missing:
     size = frame.number("bytes")
     if size is None:
         return Missing("requests have no bytes column")
-    slow, lines = _reported(frame)
+    slow, lines = reported_slowness(frame)
     strength, sharp = SEEN, False
     if not lines:
         slow, lines, reason, sharp = _observed(frame)
@@ -47,7 +47,8 @@ def dose(frame: Frame) -> Dose | Missing:
     )
 
 
-def _reported(frame: Frame) -> tuple[Floats, list[Evidence]]:
+def reported_slowness(frame: Frame) -> tuple[Floats, list[Evidence]]:
+    """Return usual / actual link speed - 1 around each request's transfer, the slower end, and where it changed."""
     slow = np.zeros(frame.rows)
     for role in ("prefill", "decode"):
         now = frame.around("nic.link_gbps", role, 0.5)

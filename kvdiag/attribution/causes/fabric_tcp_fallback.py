@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import Cause, Dose, positive, rate_evidence
+from kvdiag.attribution.causes.base import Cause, Dose, Floats, positive, rate_evidence
 from kvdiag.attribution.frame import Frame
 from kvdiag.model.missing import Missing
 
@@ -15,13 +15,9 @@ def dose(frame: Frame) -> Dose | Missing:
     size = frame.number("bytes")
     if size is None:
         return Missing("requests have no bytes column")
-    tcp, rdma = frame.around("host.tcp_rx_bytes", "decode"), frame.around("nic.rx_bytes", "decode")
-    if tcp is None:
+    share = tcp_share(frame)
+    if share is None:
         return Missing("host.tcp_rx_bytes was not recorded at the decode nodes")
-    extra = positive(tcp - frame.reference("host.tcp_rx_bytes", "decode", "base_high"))
-    other = np.zeros(frame.rows) if rdma is None else positive(rdma)
-    share = extra / np.maximum(extra + other, 1.0)
-    share = np.where(share > LEAST_SHARE, share, 0.0)
     received = {rate.node: rate.incident for rate in frame.rates("nic.rx_bytes").values()}
     moved = [
         rate
@@ -35,6 +31,17 @@ def dose(frame: Frame) -> Dose | Missing:
         moved=bool(moved),
         evidence=rate_evidence("host.tcp_rx_bytes", moved, "B/s", f"+ {LEAST_SHARE:.0%} of the node's NIC bytes"),
     )
+
+
+def tcp_share(frame: Frame) -> Floats | None:
+    """Return the share of the bytes around each request's transfer that came over TCP beyond what is usual."""
+    tcp, rdma = frame.around("host.tcp_rx_bytes", "decode"), frame.around("nic.rx_bytes", "decode")
+    if tcp is None:
+        return None
+    extra = positive(tcp - frame.reference("host.tcp_rx_bytes", "decode", "base_high"))
+    other = np.zeros(frame.rows) if rdma is None else positive(rdma)
+    share = extra / np.maximum(extra + other, 1.0)
+    return np.where(share > LEAST_SHARE, share, 0.0)
 
 
 CAUSE = Cause(
