@@ -9,11 +9,11 @@ from kvdiag.model.transfer import TransferRecord
 
 WAIT_S = 60.0
 """How long the other side of a request is waited for: twice vLLM's lease of KV blocks (kv_lease_duration, 30 s)."""
-SETTLE_S = 2.0
-"""How long a request with both sides waits for its transfers: spans are exported in batches, by default every 5 s or
-0.5 s; engines report both after the request's end."""
+SETTLE_S = 5.5
+"""How long a request with both sides waits for its transfers: another process may export the span of a transfer up to
+5 s after it (OTEL_BSP_SCHEDULE_DELAY by default)."""
 MOST_OPEN = 20_000
-"""Requests waited for at a time (about 3 KB each): 10,000 a second for the two seconds they settle."""
+"""Requests waited for at a time (about 3 KB each): 3,600 a second for the time they settle."""
 MOST_PIECES = 512
 """Pieces of one request; a transfer has one handle per pair of ranks, so 16 × 16 and both sides fit."""
 REMEMBERED = 50_000

@@ -122,6 +122,8 @@ def test_memory_is_bounded_and_what_made_room_is_counted(monkeypatch: pytest.Mon
     assert [row.request_id for row in rows] == [str(number) for number in range(95)]
     assert rows[0].missing == ("nothing from the prefill side: not waited for: 5 requests were open",)
     assert joiner.counts.evicted == 95
+    # Five requests' identities are looked up, ten finished ones' are remembered.
+    assert (len(joiner._by_key), len(joiner._finished)) == (5, 10)
     for number in range(20):
         joiner.add(replace(HANDLES[0], keys=(("id", "99"),), start_s=100.0 + number), 0.0)
     assert joiner.counts.excess == 13

@@ -21,7 +21,7 @@ Pieces = Callable[[Sequence[Piece]], None]
 @dataclass(slots=True)
 class HubCounts:
     """Since the start: spans `read`, `foreign` ones of programs or operations that no reader knows, `invalid` ones
-    that no clock can give; `pieces` taken in.
+    that no clock can give or no reader could read; `pieces` taken in.
     """
 
     read: int = 0
@@ -41,6 +41,7 @@ class Hub:
         self._rows: list[Rows] = []
         self._pieces: list[Pieces] = []
         self._lock = threading.Lock()
+        self._told = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
 
@@ -61,18 +62,32 @@ class Hub:
             if not 0 < span.start_s <= span.end_s:
                 invalid += 1
                 continue
-            for reader in self._readers:
-                found = reader(span, self._names)
-                if found is not None:
-                    pieces += found
-                    break
-            else:
+            try:
+                found = self._read(span)
+            except Exception:  # no sender may stop the others: what cannot be read is counted
+                if not self._told:
+                    self._told = True
+                    _log.warning("a span %r cannot be read; further ones are only counted", span.name[:64])
+                _log.debug("a span cannot be read", exc_info=True)
+                invalid += 1
+                continue
+            if found is None:
                 foreign += 1
+            else:
+                pieces += found
         with self._lock:
             self.counts.read += read
             self.counts.foreign += foreign
             self.counts.invalid += invalid
         self.take(pieces)
+
+    def _read(self, span: Span) -> list[Piece] | None:
+        """Return the pieces of a span, of the first reader that knows it; None where none does."""
+        for reader in self._readers:
+            found = reader(span, self._names)
+            if found is not None:
+                return list(found)
+        return None
 
     def take(self, pieces: Sequence[Piece]) -> None:
         """Take pieces in; those of requests are joined, all but requests' are given on as they are."""

@@ -55,7 +55,7 @@ class Records:
         self, config: RecordsConfig, engines: Sequence[Engine], node: str, stream: RecordStream, clock: Clock
     ) -> None:
         self.config = config
-        self.hub = Hub(Names(engines), clock, Joiner(wait_s=config.wait_s))
+        self.hub = Hub(Names(engines), clock, Joiner(config.wait_s, config.settle_s))
         self.followers = Followers(engines, LogReader(clock.wall_s))
         self.window = RecordWindow()
         roles = roles_of(engines) or {node: "both"}

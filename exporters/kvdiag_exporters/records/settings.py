@@ -15,6 +15,8 @@ _Text = Annotated[str, Meta(min_length=1)]
 class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where spans come in, how long the pieces of a request are waited for, and what happens to joined records.
 
+    The other side is waited for `wait_s`; once both are there, further pieces `settle_s`.
+
     `otlp_http` and `otlp_grpc` are ADDR:PORT, `export` the base URL of an OTLP/HTTP receiver. The attribution looks at
     the last `window_s` every `attribution_interval_s`; 0 switches it off.
     """
@@ -22,6 +24,7 @@ class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     otlp_http: _Text | None = None
     otlp_grpc: _Text | None = None
     wait_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.5
     export: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")] | None = None
     window_s: Annotated[float, Meta(ge=60, le=86400)] = 3600.0
     attribution_interval_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0

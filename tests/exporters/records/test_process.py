@@ -35,6 +35,7 @@ path = "bundle"
 otlp_http = "127.0.0.1:0"
 otlp_grpc = "127.0.0.1:0"
 window_s = 86400
+settle_s = 0.2
 attribution_interval_s = 0.2
 """
 

@@ -65,11 +65,10 @@ def send(address: str, body: bytes) -> None:
         assert answer.status == 200
 
 
-def test_spans_become_histograms_with_exemplars_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(otlp_http="127.0.0.1:0", otlp_grpc="127.0.0.1:0") as setup:
+def test_spans_become_histograms_with_exemplars_and_rows() -> None:
+    with running(otlp_http="127.0.0.1:0", otlp_grpc="127.0.0.1:0", settle_s=0.0) as setup:
         assert setup.records is not None
         collectors = create_all(setup)
-        monkeypatch.setattr(setup.records.hub.joiner, "_settle_s", 0.0)
         send(setup.records.addresses["otlp_http"], request(rows(SPANS)).SerializeToString())
         wait_for(lambda: len(setup.records.window.shown()[0]) == 12)  # type: ignore[union-attr]
         samples = [*collectors["records"].collect(), *collectors["joined_records"].collect()]

@@ -82,6 +82,18 @@ def test_times_that_no_clock_gives_are_counted() -> None:
     assert (hub.counts.invalid, hub.counts.foreign) == (2, 1)
 
 
+def test_a_span_that_cannot_be_read_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(one: Span, names: Names) -> list[RequestPiece]:
+        raise KeyError(one.name)
+
+    hub = Hub(Names(()), StillClock())
+    hub._readers = (broken,)
+    hub.take_spans([span("llm_request", 1.0, 2.0), span("llm_request", 1.0, 2.0)])
+    hub.take_spans([span("llm_request", 1.0, 2.0)])
+    assert (hub.counts.invalid, hub.counts.read) == (3, 3)
+    assert len(caplog.messages) == 1
+
+
 def test_sglang_joins_by_the_bootstrap_room_and_counts_the_wait_after_the_prefill() -> None:
     common: dict[str, Any] = {"service": "sglang", "tp_rank": 0}
     room: dict[str, Any] = {"bootstrap_room": "2a"}
