@@ -2,13 +2,17 @@
 """GPUs by fakes shaped like the libraries' own answers; needs no GPU."""
 
 import ctypes
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup
-from kvdiag_exporters.collectors.gpu import GpuCollector, create
+from kvdiag_exporters.collectors.gpu import READ_EVERY_S, STALE_S, GpuCollector, create
+from tests.exporters.host import StillClock
 
 GPU = "0000:18:00.0"
 
@@ -100,12 +104,18 @@ class AmdSmi(SimpleNamespace):
         return 4 << 30
 
 
-def read(collector: GpuCollector) -> dict[tuple[str, ...], object]:
+def collector_of(**libraries: Any) -> GpuCollector:
+    return GpuCollector(Setup(node="n", context=Context(clock=StillClock())), libraries)
+
+
+def read(collector: GpuCollector, *, again: bool = False) -> dict[tuple[str, ...], object]:
+    if again:
+        collector.refresh()
     return {(one.metric.name.removeprefix("kvdiag_gpu_"), *one.labels[1:]): one.value for one in collector.collect()}
 
 
 def test_an_nvidia_gpu() -> None:
-    assert read(GpuCollector(Setup(node="n"), {"NVML": Nvml()})) == {
+    assert read(collector_of(NVML=Nvml())) == {
         ("memory_bytes", GPU): 141 << 30,
         ("memory_used_bytes", GPU): 100 << 30,
         ("window_bytes", GPU): 256 << 30,
@@ -120,25 +130,25 @@ def test_an_nvidia_gpu() -> None:
 
 
 def test_what_a_gpu_does_not_support_is_absent_and_no_fault() -> None:
-    collector = GpuCollector(Setup(node="n"), {"NVML": Nvml(("bar1", "pcie", "fabric"), links=0)})
+    collector = collector_of(NVML=Nvml(("bar1", "pcie", "fabric"), links=0))
     assert set(read(collector)) == {("memory_bytes", GPU), ("memory_used_bytes", GPU)}
     assert collector.missing == ()
 
 
 def test_a_library_that_fails_is_tried_again() -> None:
     nvml = Nvml()
-    collector = GpuCollector(Setup(node="n"), {"NVML": nvml, "amdsmi": AmdSmi()})
+    collector = collector_of(NVML=nvml, amdsmi=AmdSmi())
     assert len(read(collector)) == 13
     nvml.dead = True
-    assert {key[1] for key in read(collector)} == {"0000:0c:00.0"}
+    assert {key[1] for key in read(collector, again=True)} == {"0000:0c:00.0"}
     assert collector.missing == ("NVML: GPU is lost",)
     nvml.dead = False
-    assert len(read(collector)) == 13
+    assert len(read(collector, again=True)) == 13
     assert nvml.inits == 2
 
 
 def test_an_amd_gpu_without_visible_memory_shown() -> None:
-    assert read(GpuCollector(Setup(node="n"), {"amdsmi": AmdSmi()})) == {
+    assert read(collector_of(amdsmi=AmdSmi())) == {
         ("memory_bytes", "0000:0c:00.0"): 192 << 30,
         ("memory_used_bytes", "0000:0c:00.0"): 4 << 30,
         ("window_bytes", "0000:0c:00.0"): 192 << 30,
@@ -150,3 +160,23 @@ def test_without_a_driver_there_is_no_collector(tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text("x")
     assert create(Setup(node="n", context=Context(root=tmp_path, live=False))) is None
+
+
+def test_a_library_that_hangs_holds_up_no_scrape_and_its_old_figures_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml()
+    go_on = threading.Event()
+    count = nvml.nvmlDeviceGetCount
+    clock = StillClock()
+    collector = GpuCollector(Setup(node="n", context=Context(clock=clock)), {"NVML": nvml})
+    assert len(read(collector)) == 10
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: go_on.wait(30) and count())
+    clock.now_s += READ_EVERY_S
+    assert len(read(collector)) == 10
+    clock.now_s += STALE_S
+    assert read(collector) == {}
+    assert collector.missing == ("NVML: no answer for 30 s",)
+    go_on.set()
+    assert collector._thread is not None
+    collector._thread.join(10)
+    assert len(read(collector)) == 10
+    assert not collector.missing
