@@ -186,6 +186,16 @@ def test_logs_are_followed_from_their_end_through_rotation_and_partial_lines(tmp
     assert followers.poll() == []
 
 
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.touch()
+    followers = Followers((engine(logs=(tmp_path, log), step_records=tmp_path),), LogReader(lambda: 1.0))
+    assert followers.poll() == []
+    log.write_text(FAILED + "\n")
+    assert len(followers.poll()) == 1
+    assert followers.missing == (f"{tmp_path}: Is a directory",) * 2
+
+
 def test_step_records_of_the_plugin_are_read_as_a_whole(tmp_path: Path) -> None:
     import msgspec
 
