@@ -104,7 +104,7 @@ def assess(
     low, high = np.quantile(boot.excess, [0.05, 0.95], axis=0)
     share_low, share_high = np.quantile(boot.share, [0.05, 0.95], axis=0)
     total_low, total_high = np.quantile(boot.total_excess, [0.05, 0.95])
-    relative = boot.excess / boot.base_mean[:, None]
+    relative = boot.excess / np.maximum(boot.base_mean, 1e-12)[:, None]
     secondary = _secondary(columns, point.excess[0, :-1], low[:-1], bar * base_mean)
     leads = _leads(columns, np.where(secondary[None, :], 0.0, relative[:, :-1]))
     rare = np.array(

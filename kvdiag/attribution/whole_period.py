@@ -26,10 +26,14 @@ from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import DataSummary, Diagnosis, StageShare, Verdict
 
 REPLICATES = 200
+LEAST_RANKED = 40
 
 
 def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None = None) -> Diagnosis:
-    """Return the diagnosis of a standing frame; with too few requests (or `decided`) the stage split only."""
+    """Return the diagnosis of a standing frame; with too few requests (or `decided`) nothing is named.
+
+    Causes are ranked all the same from LEAST_RANKED requests on; below, only stages are split.
+    """
     few = (
         decided or verdict.too_few(frame.rows, windowed=frame.windowed) or verdict.no_time(frame.end_s - frame.start_s)
     )
@@ -39,7 +43,7 @@ def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None 
         "incident": period(total, ((frame.start_s, frame.end_s),)),
         "data": data_summary(frame.bundle, frame.stages, split, ("a baseline to compare with",)),
     }
-    if few is not None:
+    if few is not None and (frame.rows < LEAST_RANKED or frame.end_s <= frame.start_s):
         stages = _stages(frame, seed, None)
         told = steps.whole_period(split, stages, float(total.var()), few)
         return Diagnosis(verdict=few, causes=(), stages=stages, steps=told, **shared)  # type: ignore[arg-type]
@@ -51,7 +55,7 @@ def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None 
     assessed = verdict.assess(found.columns, found.point, found.boot, tail, expected_p99, frame.rows, standing=True)
     point, assessed = _shares(frame, seconds, found.point, assessed, seed)
     said = verdict.decide_standing(found.columns, point, assessed, tail, expected_p99, split)
-    said = replace(said, collect_next=steps.collect_next(found.columns, point, said))
+    said = few or replace(said, collect_next=steps.collect_next(found.columns, point, said))
     stages = _stages(frame, seed, found)
     return Diagnosis(
         verdict=said,
