@@ -90,8 +90,11 @@ class Nvidia:
         yield from self._links(handle, labels)
         if hasattr(nvml, "c_nvmlGpuFabricInfo_v2_t"):
             info = nvml.c_nvmlGpuFabricInfo_v2_t()
-            if self._ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is not None:
-                yield FABRIC.sample(1.0, *labels, _STATES.get(int(info.state), f"state_{int(info.state)}"))
+            try:
+                nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+            except (nvml.NVMLError, AttributeError):  # not supported by this GPU, or by older bindings
+                return
+            yield FABRIC.sample(1.0, *labels, _STATES.get(int(info.state), f"state_{int(info.state)}"))
 
     def _links(self, handle: Any, labels: tuple[str, str]) -> Iterator[Sample]:
         nvml = self._nvml

@@ -74,10 +74,9 @@ class Nvml(SimpleNamespace):
     class c_nvmlGpuFabricInfo_v2_t(ctypes.Structure):  # noqa: N801
         _fields_ = (("version", ctypes.c_uint), ("state", ctypes.c_ubyte))
 
-    def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> int:
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> None:
         self._allowed("fabric")
         info._obj.state = 3  # what the pointer leads to
-        return 0
 
 
 class AmdSmi(SimpleNamespace):
