@@ -1,6 +1,7 @@
 """Everything that joins and keeps records, put together from the configuration; started by the exporter only."""
 
 import importlib.util
+import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from kvdiag_exporters.stream import RecordStream
 if TYPE_CHECKING:
     from kvdiag_exporters.records.otlp_http import OtlpHttp
 
+_log = logging.getLogger(__name__)
 POLL_S = 0.5
 _PACKAGES = {
     "otlp_http": ("opentelemetry.proto",),
@@ -68,7 +70,7 @@ class Records:
         self._http: OtlpHttp | None = None
         self._ending = ExitStack()
         self._stop = threading.Event()
-        self._stopped = False
+        self._stopped = self._told = False
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
         self.hub.on_rows(stream.give)
         self.hub.on_pieces(self.window.add_pieces)
@@ -134,7 +136,12 @@ class Records:
 
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):
-            self._poll()
+            try:
+                self._poll()
+            except Exception as error:  # one bad line of one file must not end the following of all
+                if not self._told:
+                    _log.warning("following files failed; it goes on, and is not told again: %s", error)
+                self._told = True
 
     def _poll(self) -> None:
         if self.followers:
