@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvdiag.model.document import Document
+from kvdiag.model.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +42,4 @@ class ExporterDocument(Document):
     schema: Literal["kvdiag.exporter/1"] = "kvdiag.exporter/1"
     collectors: tuple[CollectorReport, ...]
     samples: tuple[SampleReport, ...]
+    findings: tuple[Finding, ...] = ()
