@@ -26,6 +26,7 @@ def build_document(collection: Collection) -> ExporterDocument:
             for name, outcome in collection.outcomes.items()
         ),
         samples=tuple(_sample(sample) for sample in collection.samples),
+        findings=collection.findings,
     )
 
 

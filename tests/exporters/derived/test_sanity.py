@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from kvdiag.report.json import encode, published_schema
 from kvdiag_exporters.catalog import Buckets, Metric, Sample
 from kvdiag_exporters.collectors import netdev, nic, nixl
 from kvdiag_exporters.derived.base import Derived
 from kvdiag_exporters.derived.impossible import rank_gaps
 from kvdiag_exporters.derived.sanity import MISSING_RANKS, SUSPECT, SanityDerivation
+from kvdiag_exporters.document import build_document
 from kvdiag_exporters.engines.metrics import BY_NAME
 from kvdiag_exporters.engines.normalise import normalise
 from kvdiag_exporters.scraper import Scraper
@@ -209,6 +212,9 @@ def test_the_scraper_leaves_off_what_cannot_be_and_says_so() -> None:
     assert finding.labels[:3] == ("n", "EXP001", "warning")
     assert collection.outcomes["broken"].error == "RuntimeError: no"
     assert collection.outcomes["sanity"].error == ""
+    printed = json.loads(encode(build_document(collection)))
+    jsonschema.validate(printed, published_schema("kvdiag.exporter-1"))
+    assert [one["code"] for one in printed["findings"]] == ["EXP001"]
     server = HttpServer("127.0.0.1", 0, scraper, StillClock().monotonic_s)
     try:
         document = json.loads(server._health()[1])
