@@ -143,7 +143,7 @@ def test_a_rate_limit_is_a_missed_threshold_and_loses_nothing(bench: Bench) -> N
 
 def test_a_stopped_agent_is_told_apart_from_one_that_is_gone(bench: Bench) -> None:
     """Its kernel goes on taking connections, and RDMA goes on without it: what fails is the next question."""
-    bench.start("bandwidth --size 64KiB --queue-depth 4 --duration 100 --timeout 10")
+    bench.start("bandwidth --size 64KiB --queue-depth 4 --duration 100 --timeout 15")
     probing.await_traffic(bench.wire.a, 20)
     with bench.stopped_agent():
         line = probing.one_line(bench.finish(), 69)
