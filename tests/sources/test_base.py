@@ -1,9 +1,14 @@
 """The source protocol: discovery, injected roots, and failures that become Missing."""
 
+import importlib
 import os
+import pkgutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import kvdiag.sources
 from kvdiag.model.missing import Missing
 from kvdiag.sources.base import Context, Source, collect, discover
 
@@ -72,3 +77,13 @@ def test_a_host_name_that_cannot_be_read_is_the_tree_s(tmp_path: Path) -> None:
     assert Context(root=root, live=False).host() == "node-9"
     (root / "proc/sys/kernel/hostname").write_text("x" * 100_000)
     assert Context(root=root, live=False).host() == "x" * 64
+
+
+def test_every_module_with_a_source_is_found_and_no_other_is_imported() -> None:
+    found = discover()
+    for info in pkgutil.iter_modules(kvdiag.sources.__path__):
+        if not info.name.startswith("_"):
+            module = importlib.import_module(f"kvdiag.sources.{info.name}")
+            assert getattr(module, "SOURCE", None) in (None, *found), info.name
+    asked = "import sys; from kvdiag.sources.base import discover; discover(); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
