@@ -8,7 +8,7 @@ copied and queued; a thread of its own does the rest.
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import msgspec
 
 from kvdiag.derive.request_ids import external_key
 from kvdiag.model.piece_line import PieceLine
-from kvdiag.model.record import HandleTransfer, Key, RequestPiece, Side, WindowRecord
+from kvdiag.model.record import RequestPiece, Side, WindowRecord
 from kvdiag.model.transfer import Grade
 from kvdiag_exporters.plugins.line_writer import LineWriter
+from kvdiag_exporters.plugins.vllm_stats import LINK_VARIABLE, LISTS, VARIABLE, TransferReader, copy_stats
 
 try:
     from vllm.v1.metrics.loggers import StatLoggerBase as _Base
@@ -26,64 +27,12 @@ except ImportError:  # without vLLM there is nothing to log, but the file is rea
     _Base = object
 
 _log = logging.getLogger(__name__)
-VARIABLE = "KVDIAG_VLLM_RECORDS"
-NODE_VARIABLE = "KVDIAG_NODE"
 ENGINE_VARIABLE = "KVDIAG_ENGINE"
-LINK_VARIABLE = "KVDIAG_VLLM_LINK"
-"""1: the worker tells the transfers, each with its request where that can be known (plugins/vllm_link.py)."""
-_LISTS = ("transfer_duration", "post_duration", "bytes_transferred", "num_descriptors")
 _SIDES: Mapping[str, Side] = {"kv_producer": "prefill", "kv_consumer": "decode"}
-_PUSHING = ("Push", "Mooncake")
-
 _DERIVED: Mapping[str, Grade] = dict.fromkeys(("start_s", "prefill_end_s", "kv_present_s", "first_token_s"), "derived")
 """A span knows these instants; here they are the step's end less durations."""
 
 _writers: dict[Path, LineWriter] = {}
-
-
-class TransferReader:
-    """Makes handles of a connector's lists; `direction` is push, pull, or None where the connector does not tell."""
-
-    def __init__(self, transfer_config: Any) -> None:
-        self.connector = str(getattr(transfer_config, "kv_connector", None) or "")
-        extra = getattr(transfer_config, "kv_connector_extra_config", None) or {}
-        self.direction = _direction(self.connector, extra)
-        self.node = os.environ.get(NODE_VARIABLE) or None  # else the exporter knows whose file it follows
-
-    def children(self, stats: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """Yield each connector's own statistics with its name: MultiConnector nests those of its children."""
-        nested: list[tuple[str, Mapping[str, Any]]] = [
-            (str(key), value) for key, value in stats.items() if isinstance(value, dict)
-        ]
-        yield from nested or [(self.connector or "connector", stats)]
-
-    def transfers(
-        self, stats: Mapping[str, Any], keys: tuple[Key, ...] = (), end_s: float | None = None
-    ) -> Iterable[HandleTransfer]:
-        """Yield one per handle; lists that an older version lacks leave their fields absent.
-
-        With `end_s`, when the step saw them complete, each start is that less its duration.
-        """
-        for _, child in self.children(stats):
-            columns = [child.get(name) or () for name in _LISTS]
-            for index in range(max(len(one) for one in columns)):
-                duration_s, post_s, moved, descriptors = (
-                    float(one[index]) if index < len(one) else None for one in columns
-                )
-                start_s = None if end_s is None or duration_s is None else end_s - duration_s
-                yield HandleTransfer(
-                    source="vllm plugin",
-                    keys=keys,
-                    node=self.node,
-                    direction=self.direction,
-                    backend=self.connector or None,
-                    start_s=start_s,
-                    duration_s=duration_s,
-                    post_s=post_s,
-                    bytes=moved,
-                    descriptors=descriptors,
-                    evidence={} if start_s is None else {"start_s": "derived"},
-                )
 
 
 class KvdiagStatLogger(_Base):  # type: ignore[misc]
@@ -136,7 +85,7 @@ class KvdiagStatLogger(_Base):  # type: ignore[misc]
         counts: dict[str, float] = {}
         for name, child in self._reader.children(stats):
             for key, value in child.items():
-                if isinstance(value, int | float) and value and key not in _LISTS:
+                if isinstance(value, int | float) and value and key not in LISTS:
                     counts[f"{name}.{key}"] = float(value)
         assert self._writer is not None
         unwritten = self._writer.dropped + self._writer.lost
@@ -193,27 +142,3 @@ def _encode(item: tuple[KvdiagStatLogger, float, int, Mapping[str, Any], Sequenc
 def _writer(path: Path) -> LineWriter:
     """Return the file's writer; the engines of one process share it."""
     return _writers.setdefault(path, LineWriter(path, _encode))
-
-
-def copy_stats(stats: Any) -> dict[str, Any]:
-    """Return a copy that later changes do not reach; of MultiConnector's statistics, one per child connector."""
-    if not stats:
-        return {}
-    data = stats if isinstance(stats, dict) else getattr(stats, "data", {})
-    return {
-        key: list(value) if isinstance(value, list) else copy_stats(value) if _nested(value) else value
-        for key, value in data.items()
-    }
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, dict) or hasattr(value, "data")
-
-
-def _direction(connector: str, extra: Mapping[str, Any]) -> str | None:
-    """Return which side moves the data; MoRIIO pushes unless `read_mode` is set, a MultiConnector does not tell."""
-    if "MoRIIO" in connector:
-        return "pull" if str(extra.get("read_mode", "")).lower() in ("true", "1") else "push"
-    if any(name in connector for name in _PUSHING):
-        return "push"
-    return "pull" if connector.startswith("Nixl") else None

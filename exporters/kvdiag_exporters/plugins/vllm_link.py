@@ -18,7 +18,7 @@ import msgspec
 from kvdiag.derive.request_ids import engine_key
 from kvdiag.model.piece_line import PieceLine
 from kvdiag_exporters.plugins.line_writer import LineWriter
-from kvdiag_exporters.plugins.vllm import LINK_VARIABLE, VARIABLE, TransferReader, copy_stats
+from kvdiag_exporters.plugins.vllm_stats import LINK_VARIABLE, VARIABLE, TransferReader, copy_stats
 
 _log = logging.getLogger(__name__)
 _writers: dict[Path, LineWriter] = {}

@@ -1,5 +1,8 @@
 """The link from vLLM's transfers to requests, over a connector with the public interface of vLLM 0.33."""
 
+import os
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +13,7 @@ import pytest
 
 from kvdiag.model.piece_line import PieceLine
 from kvdiag.model.record import HandleTransfer
-from kvdiag_exporters.plugins import vllm, vllm_link
+from kvdiag_exporters.plugins import vllm, vllm_link, vllm_stats
 from kvdiag_exporters.plugins.line_writer import LineWriter
 
 A, B = "cmpl-a-0-00aa11bb", "cmpl-b-0-22cc33dd"
@@ -122,8 +125,8 @@ def test_what_a_later_version_may_give_stops_nothing(tmp_path: Path, finished: A
 
 
 def test_the_stat_logger_leaves_the_transfers_to_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm.VARIABLE, str(tmp_path / "steps"))
-    monkeypatch.setenv(vllm.LINK_VARIABLE, "1")
+    monkeypatch.setenv(vllm_stats.VARIABLE, str(tmp_path / "steps"))
+    monkeypatch.setenv(vllm_stats.LINK_VARIABLE, "1")
     monkeypatch.setattr(vllm, "_writers", {})
     logger = vllm.KvdiagStatLogger(SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector")))
     line = logger.line(1.0, 0, {"transfer_duration": [0.1], "num_failed_transfers": 2}, ())
@@ -131,10 +134,20 @@ def test_the_stat_logger_leaves_the_transfers_to_the_link(tmp_path: Path, monkey
     assert line.windows[0].values == {"NixlConnector.num_failed_transfers": 2.0}
 
 
+def test_loading_the_link_loads_nothing_of_the_stat_logger() -> None:
+    program = (
+        "import sys; import kvdiag_exporters.plugins.vllm_link as link; link.register(); "
+        "print([name for name in ('kvdiag_exporters.plugins.vllm', 'numpy', 'wrapt') if name in sys.modules])"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KVDIAG_VLLM_RECORDS": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == "[]\n"
+
+
 def test_without_being_asked_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = entry_points(group="vllm.general_plugins", name="kvdiag")
     register = found.load()
-    monkeypatch.setenv(vllm.VARIABLE, "/tmp/nowhere")
-    monkeypatch.delenv(vllm.LINK_VARIABLE, raising=False)
+    monkeypatch.setenv(vllm_stats.VARIABLE, "/tmp/nowhere")
+    monkeypatch.delenv(vllm_stats.LINK_VARIABLE, raising=False)
     monkeypatch.setattr(vllm_link, "wrap_factory", lambda *args: pytest.fail("wrapped"))
     register()

@@ -17,7 +17,7 @@ import pytest
 
 from kvdiag.derive.join import Joiner
 from kvdiag.model.piece_line import PieceLine
-from kvdiag_exporters.plugins import line_writer, vllm
+from kvdiag_exporters.plugins import line_writer, vllm, vllm_stats
 from kvdiag_exporters.plugins.line_writer import LineWriter
 from kvdiag_exporters.plugins.vllm import KvdiagStatLogger
 
@@ -57,7 +57,7 @@ def config(role: str = "kv_consumer", connector: str = "NixlConnector", **extra:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv(vllm.VARIABLE, str(tmp_path / "steps.jsonl"))
+    monkeypatch.setenv(vllm_stats.VARIABLE, str(tmp_path / "steps.jsonl"))
     monkeypatch.setattr(vllm, "_writers", {})
     yield tmp_path / "steps.jsonl"
     for writer in vllm._writers.values():
@@ -120,7 +120,7 @@ def test_a_step_without_news_queues_nothing(path: Path) -> None:
 
 
 def test_without_the_variable_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(vllm.VARIABLE, raising=False)
+    monkeypatch.delenv(vllm_stats.VARIABLE, raising=False)
     logger = KvdiagStatLogger(config(), 0)
     logger.record(scheduler(**TWO), Iteration([Finished()]))
     logger.log_engine_initialized()
@@ -161,7 +161,7 @@ def test_statistics_of_other_shapes(path: Path, stats: Any, transfers: int, fail
     ("", {}, None),
 ])  # fmt: skip
 def test_directions(connector: str, extra: dict[str, Any], direction: str | None) -> None:
-    assert vllm._direction(connector, extra) == direction
+    assert vllm_stats.direction_of(connector, extra) == direction
 
 
 def test_what_cannot_be_understood_is_counted_and_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
