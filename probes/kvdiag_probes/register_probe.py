@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any
 
 from kvdiag.derive.cost_line import cost_line
@@ -89,6 +89,8 @@ def measure(
             found.missing.append(f"{what}: {error}")
 
     with open_domain(settings.device) as domain:
+        with suppress(RegistrationRefusedError):  # whatever refuses a page is named below
+            registration.warm_up(domain)
         for kind in (kind for kind in PAGES if kind in settings.pages):
             for size in settings.sizes:
                 for touched in (True, False) if kind == "4KiB" else (True,):

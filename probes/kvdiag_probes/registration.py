@@ -20,6 +20,7 @@ is what a bandwidth probe's own noise hides.
 """
 _THREAD_S = 0.2
 _PAGE = 4096
+_WARM_UPS = 3
 
 
 class Registrar(Protocol):
@@ -30,6 +31,13 @@ class Registrar(Protocol):
     def deregister(self, region: Any) -> None: ...
 
     def limits(self) -> Limits: ...
+
+
+def warm_up(domain: Registrar) -> None:
+    """Register a page a few times untimed: the first calls of a process load and allocate what all others use."""
+    with closing(Pages("4KiB", _PAGE, touched=True)) as pages:
+        for _ in range(_WARM_UPS):
+            domain.deregister(domain.register(pages.address, _PAGE))
 
 
 def time_pages(domain: Registrar, kind: PageKind, size: int, rounds: int, *, touched: bool) -> RegisterRow:

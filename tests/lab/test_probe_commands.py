@@ -18,7 +18,7 @@ pytestmark = pytest.mark.lab
 def wire(lab_pair: Wire) -> Iterator[Wire]:
     """Serve at b; whatever the tests did, both machines end with the RDMA objects that they began with."""
     before = [probing.objects(end.machine) for end in lab_pair.ends]
-    with probing.agent(lab_pair.b):
+    with probing.agent(lab_pair.b, "--idle 60"):
         yield lab_pair
     for end, wanted in zip(lab_pair.ends, before, strict=True):
         probing.await_objects(end.machine, wanted)
@@ -31,7 +31,7 @@ def local(wire: Wire, arguments: str) -> str:
 
 def remote(wire: Wire, arguments: str, schema: str) -> dict[str, Any]:
     """Return the document of a probe from a to the agent at b; many connections take long on a busy host."""
-    command = probing.command(wire.a, wire.b, f"{arguments} -f json")
+    command = probing.command(wire.a, wire.b, f"{arguments} --timeout 60 -f json")
     result = wire.a.machine.run(command, 250, environment=probing.ENVIRONMENT)
     assert result.rc == 0, result.stderr
     return checked(result.stdout, schema)

@@ -156,14 +156,16 @@ class AgentClient:
             raise kind(f"{self.peer}: {_reason(error)}; {hint}") from error
         except httpx.TimeoutException as error:
             if self._met:
-                raise self._lost(f"no answer within {self._timeout_s:g} s (--timeout)") from error
+                raise self._lost(
+                    f"no answer within {self._timeout_s:g} s (--timeout)", "is it stopped, or its host busy or cut off?"
+                ) from error
             raise self._unavailable(
                 f"no answer within {self._timeout_s:g} s (--timeout); is it the right host?"
             ) from error
         except httpx.HTTPError as error:
             self._explain_tls(error)
             if self._met:
-                raise self._lost(_reason(error)) from error
+                raise self._broken_off(error) from error
             hint = "is it a kvdiag agent, and TLS (--tls-ca, --tls-cert) the same at both ends?"
             raise self._unavailable(f"{_reason(error)}; {hint}") from error
         self._check(response, body)
@@ -236,11 +238,18 @@ class AgentClient:
             return False
         return False
 
-    def _lost(self, why: str) -> LostAgentError:
-        seconds = time.monotonic() - self._since_s
-        return LostAgentError(
-            f"lost the agent {self.peer} after {seconds:.1f} s: {why}; see its log, and start it again"
+    def _broken_off(self, error: httpx.HTTPError) -> UnavailableError:
+        """Return what to say of a connection that ended in mid-run: the agent went away, or only hung up."""
+        if self._gone():
+            return self._lost(_reason(error))
+        return self._unavailable(
+            f"{_reason(error).rstrip('.')}, though it still listens; was it started again, or did a slow probe say "
+            "nothing for longer than the agent's --idle?"
         )
+
+    def _lost(self, why: str, hint: str = "see its log, and start it again") -> LostAgentError:
+        seconds = time.monotonic() - self._since_s
+        return LostAgentError(f"lost the agent {self.peer} after {seconds:.1f} s: {why}; {hint}")
 
     def _unavailable(self, text: str) -> UnavailableError:
         return UnavailableError(f"{self.peer}: {text}")

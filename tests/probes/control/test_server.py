@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 from kvdiag.errors import UnavailableError, UndeterminedError, UsageError
@@ -23,9 +24,9 @@ from kvdiag_probes.control import client as client_module
 from kvdiag_probes.control import connections as connections_module
 from kvdiag_probes.control import server as server_module
 from kvdiag_probes.control.address import Address
-from kvdiag_probes.control.client import AgentClient, RefusedConnectionError, fetch_snapshot
+from kvdiag_probes.control.client import AgentClient, LostAgentError, RefusedConnectionError, fetch_snapshot
 from kvdiag_probes.control.credential import Credential
-from kvdiag_probes.control.messages import PROTOCOL, FillRequest, OpenRequest, QueuePairAddress, VerifyRequest
+from kvdiag_probes.control.messages import PROTOCOL, FillRequest, Hello, OpenRequest, QueuePairAddress, VerifyRequest
 from kvdiag_probes.control.server import AgentServer
 from kvdiag_probes.control.sessions import Limits, Sessions
 from kvdiag_probes.control.targets import DeviceOptions, TargetFactory
@@ -304,3 +305,34 @@ def test_a_device_that_is_not_there_is_refused_before_anything_listens(monkeypat
     with pytest.raises(UsageError, match=r"^--device mlx5_7: there is none; there are mlx5_0$"):
         factory.check()
     TargetFactory(DeviceOptions(device="mlx5_0"), 60).check()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_agent_that_hangs_up_is_lost_only_where_it_listens_no_more(stays: bool) -> None:
+    hello = Hello(
+        protocol=PROTOCOL, version="", host="h", max_buffer_bytes=1, max_sessions=1, session_idle_s=1, time_s=0
+    )
+    body = msgspec.json.encode(hello)
+    head = b"HTTP/1.1 200 OK\r\nkvdiag-protocol: %d\r\ncontent-length: %d\r\n\r\n" % (PROTOCOL, len(body))
+
+    def answer_once() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(head + body)
+            connection.recv(4096)
+            if not stays:
+                listener.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        with AgentClient(address, TOKEN, 5) as client:
+            client.hello()
+            with pytest.raises(UnavailableError) as caught:
+                client.hello()
+        thread.join()
+    assert isinstance(caught.value, LostAgentError) is not stays
+    said = rf"{address}: .*, though it still listens" if stays else rf"lost the agent {address} after \d+\.\d s: "
+    assert re.match(said, str(caught.value))
