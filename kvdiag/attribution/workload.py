@@ -126,9 +126,8 @@ def expected_co_batch(frame: Frame) -> Floats | None:
     if extra is None or tokens is None:
         return None
     labels = frame.nodes("prefill")
-    rate = frame.counters.per_row(
-        "engine.prefill_tokens", labels.names, labels.codes, frame.arrival_s - LOAD_BIN_S, frame.arrival_s
-    )
+    before, until = frame.kv_window() if frame.windowed else (frame.arrival_s - LOAD_BIN_S, frame.arrival_s)
+    rate = frame.counters.per_row("engine.prefill_tokens", labels.names, labels.codes, before, until)
     if np.isnan(rate).any():
         cell = (labels.codes.astype(np.int64) + 1) * 1_000_000 + (
             (frame.arrival_s - frame.start_s) // LOAD_BIN_S

@@ -102,3 +102,11 @@ def test_a_healthy_cluster_blames_no_machine_from_histograms_alone() -> None:
         bundle = windows_of(Cluster(seed=seed, drift=drift), Recorder(clocks_s=0.0, decoys=2))
         cause = diagnose(bundle).verdict.cause or "workload."
         assert cause.split(".")[0] in ("workload", "schedule", "cache")
+
+
+def test_misses_are_not_taken_for_larger_batches_from_histograms_alone() -> None:
+    bundle = windows_of(Cluster(seed=11, faults={"cache.prefix_miss": 0.35}, rate=10), Recorder(clocks_s=0.0))
+    diagnosis = diagnose(bundle)
+    # Lost prefixes and lost histories cannot be told apart without turns: both are listed, and neither is named.
+    assert [cause.id for cause in diagnosis.causes[:2]] == ["cache.prefix_miss", "cache.multi_turn_recompute"]
+    assert diagnosis.verdict.cause is None
