@@ -49,7 +49,7 @@ def choose_split(
         return Split(incident_start_s, f"given by the user: {_offset(incident_start_s, arrival)}{until}", None, stop)
     announced = bundle.incident_start_s
     if announced is not None and first < announced <= last:
-        return Split(announced, f"announced in meta.json: {_offset(announced, arrival)}")
+        return Split(announced, f"announced with the recording: {_offset(announced, arrival)}")
     why = "" if announced is None else "; the announced start lies outside the recorded arrivals"
     change, candidate = strongest_change(stages, arrival)
     if change is not None:
