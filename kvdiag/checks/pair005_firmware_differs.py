@@ -2,7 +2,7 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.pairs import used_ports
-from kvdiag.derive.rdma import device_of, joined, model
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, device_of, half_known, joined, model
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing, present
@@ -30,6 +30,9 @@ def run(hosts: Hosts) -> Outcome:
             findings.append(_finding(hosts.local, ours, peer, theirs, differing))
     if findings:
         return Failed(tuple(findings))
+    hidden = _hidden((hosts.local, *hosts.peers)) if compared else None
+    if hidden is not None:
+        return NotObservable(hidden.missing)
     if not compared:
         return NotApplicable("no card of one model here and at a peer")
     return Passed(joined(f"{name} {ours[name]}" for name in sorted(ours)))
@@ -50,6 +53,21 @@ def _versions(snapshot: Snapshot) -> dict[str, str] | Missing:
     if found and not isinstance(kernel, Missing) and isinstance(kernel.release, str):
         found["kernel"] = {kernel.release}
     return {name: joined(sorted(values)) for name, values in found.items()}
+
+
+def _hidden(snapshots: tuple[Snapshot, ...]) -> Missing | None:
+    """Return why the version of something that is to be compared cannot be seen."""
+    used = []
+    for snapshot in snapshots:
+        devices, kernel = snapshot.part(RdmaDevices), snapshot.part(Kernel)
+        release = kernel if isinstance(kernel, Missing) else kernel.release
+        if isinstance(release, Missing):
+            return release
+        if not isinstance(devices, Missing):
+            used += [device_of(devices, port) for port in present(used_ports(snapshot)) or ()]
+    cards = [device for device in used if device.driver not in SOFTWARE_DRIVERS]
+    values = (value for device in cards for value in (device.fw_ver, device.driver))
+    return next((value for value in values if isinstance(value, Missing)), half_known(cards))
 
 
 def _finding(

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import SOFTWARE_DRIVERS, joined, model
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, half_known, joined, model
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
@@ -41,6 +41,10 @@ def run(hosts: Hosts) -> Outcome:
     mixed = {make: versions for make, versions in several.items() if len(versions) > 1}
     if mixed:
         return Failed(tuple(_finding(*item, hosts.local.host) for item in mixed.items()))
+    every = [snapshot.part(RdmaDevices) for snapshot in (hosts.local, *hosts.peers)]
+    unknown = half_known(device for part in every if isinstance(part, RdmaDevices) for device in part.devices)
+    if unknown is not None:
+        hidden.append(unknown.missing)
     if hidden:
         return NotObservable(hidden[0])
     if several:

@@ -74,6 +74,19 @@ def model(device: RdmaDevice) -> tuple[str, ...]:
     return () if isinstance(device.driver, Missing) else (device.driver,)
 
 
+def half_known(devices: Iterable[RdmaDevice]) -> Missing | None:
+    """Return why the make of one of these devices is hidden: of card type and board id it shows one, and shares that
+    with a card that shows both. None where no make is.
+    """
+    listed = tuple(devices)
+    whole = {value for device in listed if len(model(device)) == 2 for value in model(device)}
+    for device in listed:
+        for shown, hidden in ((device.hca_type, device.board_id), (device.board_id, device.hca_type)):
+            if isinstance(shown, str) and isinstance(hidden, Missing) and shown in whole:
+                return hidden
+    return None
+
+
 def is_v2(gid: Gid) -> bool:
     return isinstance(gid.type, str) and "v2" in gid.type
 

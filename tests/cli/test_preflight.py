@@ -55,7 +55,8 @@ def test_the_text_starts_with_the_verdict_and_shows_evidence_and_action(capsys: 
     main(["preflight", "--root", str(HOSTS / "container-without-provider")])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 critical (1 more finding follows from these); ")
-    assert lines[2].startswith("CRITICAL CON001 2 of 2 RDMA device(s) cannot be used by programs")
+    assert lines[1] == "vllm process 5151: both, NixlConnector (UCX) pull"
+    assert lines[3].startswith("CRITICAL CON001 2 of 2 RDMA device(s) cannot be used by programs")
     assert "  Do: apt-get install ibverbs-providers" in "\n".join(lines)
     assert "    follows from CON001; look again once that is put right" in lines
 
