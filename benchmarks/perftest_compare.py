@@ -14,6 +14,7 @@ counts executed instructions instead (1 ns each): the same on every host and und
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from kvdiag_probes.datapath import chain_length
@@ -195,7 +197,8 @@ def _spread(found: Sequence[float]) -> str:
 def post_cost() -> bool:
     """Run benchmarks.post_cost where there is a compiler; return False where a limit was missed."""
     print("\nUser-space cost of a posted request (benchmarks.post_cost):", flush=True)
-    if shutil.which("gcc") is None:
+    header = Path(os.environ.get("KVDIAG_VERBS_INCLUDE", "/usr/include")) / "infiniband/verbs.h"
+    if shutil.which("gcc") is None or not header.exists():
         print("not measured: needs gcc and libibverbs-dev")
         return True
     return subprocess.run([sys.executable, "-m", "benchmarks.post_cost"], check=False).returncode == 0
@@ -203,7 +206,7 @@ def post_cost() -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="how often each program runs each row")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each program runs each row")
     parser.add_argument("--counted", action="store_true", help="one machine whose clock counts instructions")
     given = parser.parse_args()
     rows = all_rows(ping_pong=not given.counted)
