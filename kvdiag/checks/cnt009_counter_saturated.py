@@ -20,6 +20,14 @@ def run(hosts: Hosts) -> Outcome:
     if not looked_at:
         return NotApplicable("no counter of a limited width")
     full = [(item, name, value) for item, name, value in looked_at if value == GREATEST[name]]
+    hidden = [
+        why
+        for item in counters.ports
+        for name, why in item.unreadable.items()
+        if name.startswith("counters/") and name.removeprefix("counters/") in GREATEST
+    ]
+    if not full and hidden:
+        return NotObservable(hidden[0])
     if not full:
         return Passed(f"{len(looked_at)} counters of limited width are below their greatest values")
     first = full[0][0]

@@ -20,10 +20,10 @@ class KernelSource:
             return proc
         modules = tree.read("/proc/modules")
         return Kernel(
-            release=tree.read("/proc/sys/kernel/osrelease"),
+            release=_line(tree, "/proc/sys/kernel/osrelease"),
             modules=modules if isinstance(modules, Missing) else _first_words(modules),
             memory_bytes=_meminfo(tree, "MemTotal", 1024),
-            nvidia_version=tree.read("/proc/driver/nvidia/version"),
+            nvidia_version=_line(tree, "/proc/driver/nvidia/version"),
             huge_pages=_meminfo(tree, "HugePages_Total", 1),
             huge_page_bytes=_meminfo(tree, "Hugepagesize", 1024),
         )
@@ -40,6 +40,11 @@ def _meminfo(tree: Tree, name: str, unit: int) -> int | Missing:
         return text
     match = re.search(rf"^{name}:\s+(\d{{1,18}})\b", text, re.MULTILINE)
     return int(match[1]) * unit if match else Missing(f"/proc/meminfo has no line {name}")
+
+
+def _line(tree: Tree, path: str) -> str | Missing:
+    text = tree.read(path)
+    return Missing(f"{path} is empty") if text == "" else text
 
 
 SOURCE = KernelSource()
