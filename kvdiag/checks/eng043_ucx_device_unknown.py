@@ -2,7 +2,7 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, Outcome
 from kvdiag.checks.logged import logged, none_logged, times
-from kvdiag.derive.environments import net_devices
+from kvdiag.derive.device_lists import net_devices
 from kvdiag.derive.rdma import active_ports, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import present

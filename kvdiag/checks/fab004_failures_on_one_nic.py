@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, Outcome, Passed
 from kvdiag.checks.completions import completions, peer_host, tally
 from kvdiag.checks.logged import Logged, logged, none_logged, times
+from kvdiag.derive.device_lists import device_list
 from kvdiag.derive.engines import setups
-from kvdiag.derive.environments import device_list
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing

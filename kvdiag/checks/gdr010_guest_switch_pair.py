@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.device_lists import net_devices, selects
 from kvdiag.derive.engines import transferring
-from kvdiag.derive.environments import net_devices, selects
 from kvdiag.derive.gpu_distance import Distance
 from kvdiag.derive.gpu_pairs import Pair, pairs
 from kvdiag.derive.rdma import active_ports, joined

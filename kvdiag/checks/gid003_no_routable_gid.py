@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import environments, net_devices, selects
+from kvdiag.derive.device_lists import net_devices
+from kvdiag.derive.environments import environments
 from kvdiag.derive.rdma import active_ports, attribute, device_of, is_roce, is_v2, joined, routable_v2
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
@@ -36,9 +37,9 @@ def run(hosts: Hosts) -> Outcome:
 
 
 def _in_use(snapshot: Snapshot, port: Port) -> bool:
-    """Return whether at least one environment lets UCX use the port."""
+    """Return whether a transport of at least one process may use the port."""
     named = present(environments(snapshot)) or ()
-    return not named or any(selects(item.variables.get("UCX_NET_DEVICES"), port) for item in named)
+    return not named or any(item.lets_use(port) for item in named)
 
 
 def _hidden(port: Port) -> Missing | None:

@@ -1,7 +1,7 @@
 """MTU001: RDMA ports of both ends have one active MTU."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import environments, selects
+from kvdiag.derive.environments import environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
 from kvdiag.derive.rdma import active_ports
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -63,7 +63,7 @@ def _ports(snapshot: Snapshot) -> list[Port]:
     return [
         port
         for port in (active_ports(devices) if devices else ())
-        if not named or any(selects(item.variables.get("UCX_NET_DEVICES"), port) for item in named)
+        if not named or any(item.lets_use(port) for item in named)
     ]
 
 

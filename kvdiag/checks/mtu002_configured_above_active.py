@@ -1,7 +1,8 @@
 """MTU002: a path MTU set in the environment is at most the active MTU of the ports."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import NamedEnvironment, environments, selects
+from kvdiag.derive.device_lists import selects
+from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
 from kvdiag.derive.rdma import active_ports, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -11,7 +12,7 @@ from kvdiag.model.snapshot import Snapshot
 
 CODE = "MTU002"
 _VARIABLES = {"MC_MTU": None, "UCX_IB_PATH_MTU": "UCX_NET_DEVICES"}
-"""Each variable with the one that restricts the devices it applies to."""
+"""Each variable with the one that restricts the devices it applies to where the transport in use is not known."""
 _SIZES = (256, 512, 1024, 2048, 4096)
 
 
@@ -30,7 +31,9 @@ def run(hosts: Hosts) -> Outcome:
     fitting: list[str] = []
     for named, name, size in settings:
         restricting = _VARIABLES[name]
-        listed = named.variables.get(restricting) if restricting else None
+        listed = named.lists.get(name.partition("_")[0] + "_")
+        if not named.lists and restricting:
+            listed = named.variables.get(restricting)
         smaller = []
         for port in active_ports(devices):
             if not selects(listed, port):

@@ -1,7 +1,8 @@
 """TOP001: a process that is pinned to ports is pinned to those near its GPU."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import NamedEnvironment, environments, selects
+from kvdiag.derive.device_lists import selects
+from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.fabric import fabric_ports, hardware_ports
 from kvdiag.derive.gpu_distance import Distance, between
 from kvdiag.derive.rdma import device_of, joined, unread

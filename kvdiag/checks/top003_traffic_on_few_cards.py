@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import setups
-from kvdiag.derive.environments import environments, selects
+from kvdiag.derive.environments import environments
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.gpu_map import nic_map, ranks_of
 from kvdiag.derive.rdma import active_ports, attribute, joined, unread
@@ -67,11 +67,7 @@ def run(hosts: Hosts) -> Outcome:
 
 def _ports(snapshot: Snapshot) -> list[Port]:
     named = present(environments(snapshot)) or ()
-    return [
-        port
-        for port in fabric_ports(snapshot)
-        if not named or any(selects(item.variables.get("UCX_NET_DEVICES"), port) for item in named)
-    ]
+    return [port for port in fabric_ports(snapshot) if not named or any(item.lets_use(port) for item in named)]
 
 
 def _sent(counters: RdmaCounters, port: Port) -> _Sent | None:

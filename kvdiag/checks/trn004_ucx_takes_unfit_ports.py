@@ -1,7 +1,8 @@
 """TRN004: UCX is not left free to use management, storage or empty RDMA ports beside the fabric's."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import NamedEnvironment, selects
+from kvdiag.derive.device_lists import selects
+from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.fabric import fabric_ports, hardware_ports, has_no_gid, ucx_net_devices, unfit
 from kvdiag.derive.rdma import attribute, joined, unread
 from kvdiag.derive.ucx_users import engine_runs, ucx_environments

@@ -1,7 +1,8 @@
 """TRN009: where UCX_NET_DEVICES names RDMA ports without mlx5's transports, it leaves UCX a TCP interface too."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import NamedEnvironment, device_list, selects
+from kvdiag.derive.device_lists import device_list, selects
+from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.fabric import hardware_ports
 from kvdiag.derive.rdma import device_of, joined
 from kvdiag.derive.ucx_users import ucx_environments

@@ -1,7 +1,7 @@
 """TRN010: the cards that UCX is to use have shared receive queues."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.environments import selects
+from kvdiag.derive.device_lists import selects
 from kvdiag.derive.fabric import hardware_ports
 from kvdiag.derive.rdma import device_of, joined
 from kvdiag.derive.ucx_users import ucx_environments

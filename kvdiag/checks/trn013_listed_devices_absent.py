@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.device_lists import device_list, net_devices, selects
 from kvdiag.derive.engines import setups
-from kvdiag.derive.environments import device_list, environments, net_devices, selects
+from kvdiag.derive.environments import environments
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.rdma import active_ports, joined
 from kvdiag.model.finding import Evidence, Finding, Severity

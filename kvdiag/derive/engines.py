@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from kvdiag.derive.environments import device_list
+from kvdiag.derive.device_lists import device_list
 from kvdiag.model.engine import Connector, Direction, EngineSetup, Role
 from kvdiag.model.missing import Missing
 from kvdiag.model.serving import ServingProcess, ServingProcesses

@@ -1,6 +1,6 @@
 """Which RDMA ports of a host are meant for transfers between nodes, and which are not."""
 
-from kvdiag.derive.environments import net_devices
+from kvdiag.derive.device_lists import net_devices
 from kvdiag.derive.gpu_distance import nearest_gpu
 from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, is_roce, model
 from kvdiag.model.missing import Missing, present

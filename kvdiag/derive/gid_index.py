@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdiag.derive.environments import NamedEnvironment, selects
+from kvdiag.derive.device_lists import selects
+from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.rdma import active_ports, device_of, is_roce, joined, routable_v2
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
@@ -16,7 +17,7 @@ VARIABLES = {
     "NCCL_IB_GID_INDEX": "NCCL_IB_HCA",
     "UCX_IB_GID_INDEX": "UCX_NET_DEVICES",
 }
-"""Each variable with the one that restricts the devices it applies to."""
+"""Each variable with the one that restricts the devices it applies to where the transport in use is not known."""
 _AUTOMATIC = ("", "auto", "-1")
 
 
@@ -52,7 +53,9 @@ def gid_settings(found: Sequence[NamedEnvironment]) -> dict[GidSetting, list[Nam
         for variable, restricting in VARIABLES.items():
             value = environment.variables.get(variable, "").strip()
             if value not in _AUTOMATIC:
-                devices = environment.variables.get(restricting) if restricting else None
+                devices = environment.lists.get(variable.partition("_")[0] + "_", environment.lists.get("MC_"))
+                if not environment.lists and restricting:
+                    devices = environment.variables.get(restricting)
                 settings[GidSetting(variable, value, devices)].append(environment)
     return dict(settings)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kvdiag.derive.environments import environments, selects
+from kvdiag.derive.environments import environments
 from kvdiag.derive.rdma import active_ports, device_of, is_link_local, is_roce, is_v2
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Gid, Port, RdmaDevices
@@ -10,16 +10,12 @@ from kvdiag.model.snapshot import Snapshot
 
 
 def used_ports(snapshot: Snapshot) -> tuple[Port, ...] | Missing:
-    """Return the ACTIVE ports that UCX_NET_DEVICES, where it is set, lets be used."""
+    """Return the ACTIVE ports that a transport in use may take."""
     devices = snapshot.part(RdmaDevices)
     if isinstance(devices, Missing):
         return devices
     named = present(environments(snapshot)) or ()
-    return tuple(
-        port
-        for port in active_ports(devices)
-        if not named or any(selects(item.variables.get("UCX_NET_DEVICES"), port) for item in named)
-    )
+    return tuple(port for port in active_ports(devices) if not named or any(item.lets_use(port) for item in named))
 
 
 def roce_ports(snapshot: Snapshot, ports: Iterable[Port]) -> tuple[Port, ...]:

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdiag.derive.environments import environments, selects
+from kvdiag.derive.environments import environments
 from kvdiag.derive.gid_index import roce_ports
 from kvdiag.derive.rdma import routable_v2
 from kvdiag.model.missing import Missing, present
@@ -35,7 +35,7 @@ def rails(snapshot: Snapshot) -> tuple[Rail, ...] | Missing:
     named = present(environments(snapshot)) or ()
     found = []
     for port in roce_ports(devices):
-        if named and not any(selects(item.variables.get("UCX_NET_DEVICES"), port) for item in named):
+        if named and not any(item.lets_use(port) for item in named):
             continue
         if isinstance(port.gids, Missing):
             return port.gids

@@ -1,7 +1,7 @@
 """Who on a host moves KV blocks through UCX, and with which variables."""
 
 from kvdiag.derive.engines import setups
-from kvdiag.derive.environments import NamedEnvironment, environments
+from kvdiag.derive.environments import NamedEnvironment, environment_of, environments
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.snapshot import Snapshot
@@ -25,14 +25,10 @@ def ucx_environments(snapshot: Snapshot) -> tuple[NamedEnvironment, ...] | Missi
     if not found:
         return environments(snapshot)
     users = [setup for setup in found if uses_ucx(setup)]
-    named = [
-        NamedEnvironment(setup.process.name, f"/proc/{setup.process.pid}/environ", setup.variables)
-        for setup in users
-        if not isinstance(setup.variables, Missing)
-    ]
-    if users and not named:
-        return next(setup.variables for setup in users if isinstance(setup.variables, Missing))
-    return tuple(named)
+    each = [environment_of(setup) for setup in users]
+    named = tuple(item for item in each if not isinstance(item, Missing))
+    hidden = next((item for item in each if isinstance(item, Missing)), None)
+    return hidden if hidden is not None and not named else named
 
 
 def engine_runs(snapshot: Snapshot) -> bool:
