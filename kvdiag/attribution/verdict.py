@@ -133,7 +133,8 @@ def assess(
             and confidence[i] >= GATE
             # What the machines did has its own evidence; drift of load or prompts is everywhere and proves little.
             and (not one.cause.workload or (point.excess[0, i] > unexplained and _beyond_chance(one.load)))
-            and not (standing and one.cause.workload)
+            # Against expectation, seconds that nothing explains say that the expectation does not hold here.
+            and not (standing and (one.cause.workload or unexplained > point.excess[0, i]))
             and not secondary[i]
         )
         for i, one in enumerate(columns.mechanisms)

@@ -101,3 +101,26 @@ def test_a_ratio_varies_beyond_chance_or_not() -> None:
 def test_a_steady_poisson_rate_has_no_waves() -> None:
     bundle = simulate(World(seed=5, requests=3000, seconds=600, serial=False))
     assert arrival_waves(standing_frame(bundle, stage_matrix(bundle.requests))).ratio < 1.04
+
+
+def test_a_few_retransmissions_on_a_busy_host_take_no_blame_for_its_stalls() -> None:
+    """Stalled processors delay acknowledgements, TCP sends again: the counter moves with the stalls that moved it."""
+    for seed in range(6):
+        bundle = replace(simulate(World(seed=seed, serial=False)), incident_start_s=None)
+        random = np.random.default_rng(seed)
+        count = len(bundle.requests)
+        second = (bundle.requests.numbers["arrival_s"] - START_S).astype(int)
+        stalled = random.random(61) < 0.4
+        size = np.where(stalled[np.clip(second, 0, 60)], random.exponential(0.02, count), 0.0)
+        for stage, part in (("wire_s", 1.0), ("post_s", 0.8), ("pull_wait_s", 0.8)):
+            bundle = _with_stage(bundle, stage, part * size)
+        again = np.concatenate([[0.0], np.cumsum(np.where(stalled[:60], random.poisson(5.0, 60), 0.0))])
+        lost = CounterSeries(
+            node="decode", device=None, metric="nic.retransmits", time_s=START_S + np.arange(61.0), value=again
+        )
+        bundle = replace(
+            bundle,
+            series=(*bundle.series, lost),
+            metrics={**bundle.metrics, "nic.retransmits": MetricInfo(kind="counter", unit="")},
+        )
+        assert diagnose(bundle).verdict.cause is None
