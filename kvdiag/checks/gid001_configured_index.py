@@ -55,7 +55,7 @@ def _judge(setting: GidSetting, owners: list[NamedEnvironment], chosen: tuple[Po
             subject=setting.variable,
             summary=f"{setting.variable} is {setting.value!r}, not a GID index",
             evidence=(set_where(setting, owners),),
-            action=advice(setting, chosen),
+            action=advice(setting, chosen, owners[0].group),
             host=host,
         )
     bad = [(port, evidence) for port in chosen if (evidence := _fault(port, index)) is not None]
@@ -72,7 +72,7 @@ def _judge(setting: GidSetting, owners: list[NamedEnvironment], chosen: tuple[Po
             f"{joined(port.name for port, _ in bad)} ({bad[0][1].value})"
         ),
         evidence=(set_where(setting, owners), *(evidence for _, evidence in bad)),
-        action=advice(setting, chosen),
+        action=advice(setting, chosen, owners[0].group),
         host=host,
         devices=tuple(port.device for port, _ in bad),
     )

@@ -44,15 +44,16 @@ def _judge(setting: GidSetting, owners: list[NamedEnvironment], chosen: tuple[Po
     empty = [port for port in chosen if setting.index not in _used(port)]
     if not empty:
         return None
-    # Where the engine may take another port, a transfer is only at risk; NCCL and Mooncake open every listed one.
-    everywhere = len(empty) == len(chosen) or setting.devices is not None
+    # UCX opens every port that it may use at start and gives up at the first that fails, NCCL and Mooncake every listed
+    # one; where the engine may take another port, a transfer is only at risk.
+    everywhere = len(empty) == len(chosen) or setting.devices is not None or setting.variable == "UCX_IB_GID_INDEX"
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL if everywhere else Severity.WARNING,
         subject=setting.variable,
         summary=f"{setting.variable}={setting.value} is an empty slot on {joined(port.name for port in empty)}",
         evidence=(set_where(setting, owners), *(_slots(port, setting.value) for port in empty)),
-        action=advice(setting, chosen),
+        action=advice(setting, chosen, owners[0].group),
         host=host,
         devices=tuple(port.device for port in empty),
     )

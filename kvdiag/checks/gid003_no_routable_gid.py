@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.device_lists import net_devices
 from kvdiag.derive.environments import environments
+from kvdiag.derive.narrowing import use_only
 from kvdiag.derive.rdma import active_ports, attribute, device_of, is_roce, is_v2, joined, routable_v2
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
@@ -26,7 +26,7 @@ def run(hosts: Hosts) -> Outcome:
     good = [port for port in ports if routable_v2(port)]
     bad = [port for port in ports if port not in good and _hidden(port) is None]
     infiniband = any(port.link_layer == "InfiniBand" for port in active)
-    findings = tuple(_finding(port, good, infiniband, hosts.local.host) for port in bad)
+    findings = tuple(_finding(port, good, infiniband, hosts.local) for port in bad)
     if findings:
         return Failed(findings)
     if hidden:
@@ -51,7 +51,7 @@ def _hidden(port: Port) -> Missing | None:
     return next((gid.type for gid in port.gids if isinstance(gid.type, Missing)), None)
 
 
-def _finding(port: Port, good: Sequence[Port], infiniband: bool, host: str) -> Finding:
+def _finding(port: Port, good: Sequence[Port], infiniband: bool, snapshot: Snapshot) -> Finding:
     gids = present(port.gids) or ()
     if not gids:
         what = "has no GID at all"
@@ -65,8 +65,8 @@ def _finding(port: Port, good: Sequence[Port], infiniband: bool, host: str) -> F
         subject=port.name,
         summary=f"port {port.name} {what}",
         evidence=_evidence(port, gids),
-        action=_action(port, gids, good),
-        host=host,
+        action=_action(port, gids, good, snapshot),
+        host=snapshot.host,
         devices=(port.device,),
     )
 
@@ -86,13 +86,13 @@ def _evidence(port: Port, gids: Sequence[Gid]) -> tuple[Evidence, ...]:
     )
 
 
-def _action(port: Port, gids: Sequence[Gid], good: Sequence[Port]) -> str:
+def _action(port: Port, gids: Sequence[Gid], good: Sequence[Port], snapshot: Snapshot) -> str:
     netdev = next((gid.netdev for gid in gids if isinstance(gid.netdev, str)), "IFACE")
     address = f"ip addr add ADDRESS/PREFIX dev {netdev}"
     if gids and not any(is_v2(gid) for gid in gids):
         return f"use a driver and firmware that offer RoCE v2 on {port.device}, or keep both ends in one subnet"
-    if good:
-        return f"leave the port out: export UCX_NET_DEVICES={net_devices(good)}; or give it an address: {address}"
+    if good and (only := use_only(snapshot, tuple(good))):
+        return f"leave the port out: {only}; or give it an address: {address}"
     return f"give its interface an address: {address}"
 
 

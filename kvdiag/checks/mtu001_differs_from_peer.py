@@ -1,13 +1,14 @@
 """MTU001: RDMA ports of both ends have one active MTU."""
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
+from kvdiag.derive.engines import transferring
 from kvdiag.derive.environments import environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
 from kvdiag.derive.rdma import active_ports
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Port, RdmaDevices
-from kvdiag.model.serving import ServingProcesses
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "MTU001"
@@ -73,7 +74,7 @@ def _finding(local: Snapshot, here: Port, ours: PathMtu, peer: Snapshot, there: 
     mooncake = _mooncake(local) or _mooncake(peer)
     remedy = f"raise the interface MTU behind {lower} (ip link set IFACE mtu 9000, and every switch between)"
     if mooncake:
-        remedy = f"export MC_MTU={smaller} on both ends, or {remedy}"
+        remedy = f"on both ends: {_set_mtu(local, peer, smaller)}; or {remedy}"
     return Finding(
         code=CODE,
         # Established only for Mooncake: it sets the path MTU from its own port and never exchanges it.
@@ -96,12 +97,19 @@ def _finding(local: Snapshot, here: Port, ours: PathMtu, peer: Snapshot, there: 
 
 
 def _mooncake(snapshot: Snapshot) -> bool:
-    """Return whether Mooncake moves the blocks there, and nothing fixes its MTU."""
-    serving = snapshot.part(ServingProcesses)
-    processes = () if isinstance(serving, Missing) else serving.processes
-    named = present(environments(snapshot)) or ()
-    uses = any("mooncake" in " ".join((process.engine, *process.command)).lower() for process in processes)
-    return uses and not any("MC_MTU" in item.variables for item in named)
+    """Return whether Mooncake moves the blocks there over RDMA, and nothing fixes its MTU."""
+    found = present(transferring(snapshot, "mooncake")) or ()
+    return any(
+        connector.library == "mooncake" and connector.protocol != "tcp" and engine.variable("MC_MTU") is None
+        for engine in found
+        for connector in engine.connectors
+    )
+
+
+def _set_mtu(local: Snapshot, peer: Snapshot, size: int) -> str:
+    engines = [*(present(transferring(local, "mooncake")) or ()), *(present(transferring(peer, "mooncake")) or ())]
+    ways = dict.fromkeys(set_variable(group_of(engine.process), "MC_MTU", size) for engine in engines)
+    return " and ".join(ways)
 
 
 CHECK = Check(code=CODE, title="the active MTU is that of the peer", run=run)

@@ -5,6 +5,7 @@ from kvdiag.derive.device_lists import selects
 from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
 from kvdiag.derive.rdma import active_ports, joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -81,8 +82,8 @@ def _finding(
             ),
         ),
         action=(
-            f"export {name}={least} on both ends, or raise the interface MTU to {size + 96} or more (ip link set IFACE "
-            "mtu 9000, and every switch between)"
+            f"on both ends: {set_variable(named.group, name, least)}; or raise the interface MTU to {size + 96} or more "
+            "(ip link set IFACE mtu 9000, and every switch between)"
         ),
         host=local.host,
         devices=tuple(port.device for port, _ in smaller),

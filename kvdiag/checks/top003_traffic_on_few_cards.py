@@ -1,5 +1,6 @@
 """TOP003: where every GPU serves, the cards have sent a like number of bytes."""
 
+import json
 from dataclasses import dataclass
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
@@ -8,6 +9,7 @@ from kvdiag.derive.environments import environments
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.gpu_map import nic_map, ranks_of
 from kvdiag.derive.rdma import active_ports, attribute, joined, unread
+from kvdiag.derive.ucx_users import uses_ucx
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.pci_topology import PciTopology
@@ -15,9 +17,9 @@ from kvdiag.model.rdma import Port, RdmaCounters, RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "TOP003"
-_WARNING, _CRITICAL = 10, 50
-"""Ratios of the most to the least. One public report had 225 GB and more on four cards and 1 GB on the other four,
-another GB/s on four and 10 KB/s on four."""
+_WARNING = 10
+"""Ratio of the most to the least; jobs since boot count too, so it is never more than a warning. One public report had
+225 GB and more on four cards and 1 GB on the other four, another GB/s on four and 10 KB/s on four."""
 _MOST_AT_LEAST = 10_000_000_000
 """Below 10 GB on the busiest card since boot, warm-up and probes outweigh serving."""
 
@@ -90,7 +92,7 @@ def _finding(hosts: Hosts, sent: list[_Sent], most: int, least: int) -> Finding:
     idle = [item.port for item in sent if item.bytes * _WARNING < most]
     return Finding(
         code=CODE,
-        severity=Severity.CRITICAL if most > _CRITICAL * least else Severity.WARNING,
+        severity=Severity.WARNING,
         subject=joined(port.name for port in idle),
         summary=(
             f"{len(sent) - len(idle)} of {len(sent)} ports carried the traffic since boot: "
@@ -115,6 +117,17 @@ def _finding(hosts: Hosts, sent: list[_Sent], most: int, least: int) -> Finding:
 
 def _action(hosts: Hosts, ports: list[Port]) -> str:
     pairs = nic_map(hosts.local, ports)
+    engines = [engine for engine in present(setups(hosts.local)) or () if engine.options]
+    if engines and all(engine.process.engine == "sglang" and not uses_ucx(engine) for engine in engines) and pairs:
+        cards = json.dumps({str(gpu): port.device for gpu, port in pairs})
+        return f"give each GPU the card nearest to it: start SGLang with --disaggregation-ib-device '{cards}'"
+    if len(engines) == 1 and ranks_of(engines) > 1:
+        nearest = f"; nearest: {', '.join(f'GPU {gpu} {port.name}' for gpu, port in pairs)}" if pairs else ""
+        return (
+            "read the counters twice under load; if they grow as unevenly, see which port each rank takes (start with "
+            "UCX_LOG_LEVEL=info UCX_PROTO_INFO=y): the ranks of one engine share its environment, so UCX_NET_DEVICES "
+            f"cannot tell them apart{nearest}"
+        )
     if not pairs:
         return "pin one port per rank: UCX_NET_DEVICES=DEVICE:1, a different one for each"
     ranks = "; ".join(f"GPU {gpu}: UCX_NET_DEVICES={port.device}:{port.number}" for gpu, port in pairs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvdiag.derive.device_lists import selects
 from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.rdma import active_ports, device_of, is_roce, joined, routable_v2
+from kvdiag.derive.setting import set_variable, unset_variable
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -66,12 +67,13 @@ def set_where(setting: GidSetting, owners: Sequence[NamedEnvironment]) -> Eviden
     return Evidence(name=setting.variable, value=setting.value, source=owners[0].origin + more)
 
 
-def advice(setting: GidSetting, ports: Sequence[Port]) -> str:
-    """Return what to set so that every port uses its best RoCE v2 GID."""
+def advice(setting: GidSetting, ports: Sequence[Port], group: str) -> str:
+    """Return what to set so that every port uses its best RoCE v2 GID; `group` is the process's control group."""
     best = {port.name: routable_v2(port)[0].index for port in ports if routable_v2(port)}
+    unset = unset_variable(group, setting.variable)
     if not best:
-        return f"give the interface an IP address (kvdiag explain GID003), then: unset {setting.variable}"
+        return f"give the interface an IP address (kvdiag explain GID003), then: {unset}"
     if len(best) == len(ports) and len(set(best.values())) == 1:
-        return f"export {setting.variable}={next(iter(best.values()))}"
+        return set_variable(group, setting.variable, next(iter(best.values())))
     slots = joined(f"{name} {index}" for name, index in best.items())
-    return f"unset {setting.variable}: the index differs by port ({slots}), so it must be chosen automatically"
+    return f"the index differs by port ({slots}), so it must be chosen automatically: {unset}"

@@ -25,8 +25,7 @@ def set_variables(group: str, values: dict[str, str]) -> str:
     if "docker" in group or "libpod" in group:
         return "start the container with " + " ".join(f"-e {name}={value}" for name, value in values.items())
     if unit := unit_of(group):
-        lines = " ".join(f"Environment={name}={value}" for name, value in values.items())
-        return f"systemctl edit {unit}: below [Service] a line {lines}; then systemctl restart {unit}"
+        return _edit(unit, "Environment=" + " ".join(f"{name}={value}" for name, value in values.items()))
     return "export " + " ".join(f"{name}={value}" for name, value in values.items())
 
 
@@ -42,5 +41,9 @@ def unset_variable(group: str, name: str) -> str:
     if "docker" in group or "libpod" in group:
         return f"start the container without -e {name}"
     if unit := unit_of(group):
-        return f"systemctl edit {unit}: below [Service] a line UnsetEnvironment={name}; then systemctl restart {unit}"
+        return _edit(unit, f"UnsetEnvironment={name}")
     return f"unset {name}"
+
+
+def _edit(unit: str, line: str) -> str:
+    return f"systemctl edit {unit} (below [Service]: {line}) && systemctl restart {unit}"

@@ -73,10 +73,8 @@ def test_the_list_of_the_transport_in_use_narrows_its_devices(command: str, list
         ("/user.slice/user-0.slice/user@0.service/app.slice", "export UCX_TLS=rc,sm", "unset UCX_TLS"),
         (
             "/system.slice/vllm.service",
-            "systemctl edit vllm.service: below [Service] a line Environment=UCX_TLS=rc,sm; "
-            "then systemctl restart vllm.service",
-            "systemctl edit vllm.service: below [Service] a line UnsetEnvironment=UCX_TLS; "
-            "then systemctl restart vllm.service",
+            "systemctl edit vllm.service (below [Service]: Environment=UCX_TLS=rc,sm) && systemctl restart vllm.service",
+            "systemctl edit vllm.service (below [Service]: UnsetEnvironment=UCX_TLS) && systemctl restart vllm.service",
         ),
         (
             "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope",
