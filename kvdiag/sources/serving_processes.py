@@ -115,7 +115,7 @@ def _process(tree: Tree, pid: int, engine: str, command: tuple[str, ...]) -> Ser
     groups = _status(status, base, "Groups")
     gids = _status(status, base, "Gid")
     capabilities = _status(status, base, "CapEff")
-    uid_map = tree.read(f"{base}/uid_map")
+    uid_map = tree.read(f"{base}/uid_map") or Missing(f"{base}/uid_map is empty")
     return ServingProcess(
         pid=pid,
         engine=engine,
