@@ -100,8 +100,10 @@ def judge(check: Check, hosts: Hosts) -> Outcome:
     finding and no pass.
     """
     outcome = check.run(hosts)
+    if isinstance(outcome, NotApplicable):
+        return _without_dangling(check, hosts, outcome)
     hidden = [port for snapshot in (hosts.local, *hosts.peers) for port in _hidden(snapshot)]
-    if not hidden or isinstance(outcome, (NotApplicable, NotObservable)):
+    if not hidden or isinstance(outcome, NotObservable):
         return outcome
     down = check.run(Hosts(local=_down(hosts.local), peers=tuple(map(_down, hosts.peers))))
     why = next(port.state.missing for port in hidden if isinstance(port.state, Missing))
@@ -110,6 +112,23 @@ def judge(check: Check, hosts: Hosts) -> Outcome:
     names = {port.device for port in hidden}
     sure = tuple(finding for finding in outcome.findings if not finding.devices or set(finding.devices) - names)
     return Failed(sure) if sure and isinstance(down, Failed) else NotObservable(why)
+
+
+def _without_dangling(check: Check, hosts: Hosts, outcome: NotApplicable) -> Outcome:
+    """Return what a check answers that found nothing to judge, where RDMA devices are listed that lead nowhere.
+
+    Of such a device neither ports nor driver are seen (CNT001): a check that needs them cannot say that there are none.
+    """
+    devices = hosts.local.part(RdmaDevices)
+    found = () if isinstance(devices, Missing) else devices.devices
+    dangling = [device.name for device in found if isinstance(device.sysfs_path, Missing)]
+    if not dangling:
+        return outcome
+    names = ", ".join(dangling[:4]) + (" ..." if len(dangling) > 4 else "")
+    why = Missing(f"{names} in /sys/class/infiniband lead nowhere: nothing of them is seen (CNT001)")
+    parts = {**hosts.local.parts, RdmaDevices: why}
+    answer = check.run(replace(hosts, local=replace(hosts.local, parts=parts)))
+    return answer if isinstance(answer, NotObservable) else outcome
 
 
 def _hidden(snapshot: Snapshot) -> tuple[Port, ...]:

@@ -82,8 +82,8 @@ def _finding(
             ),
         ),
         action=(
-            f"on both ends: {set_variable(named.group, name, least)}; or raise the interface MTU to {size + 96} or more "
-            "(ip link set IFACE mtu 9000, and every switch between)"
+            f"on both ends: {set_variable(named.group, name, least)}; or raise the interface MTU to {size + 96} or "
+            "more (ip link set IFACE mtu 9000, and every switch between)"
         ),
         host=local.host,
         devices=tuple(port.device for port, _ in smaller),

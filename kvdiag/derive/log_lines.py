@@ -138,6 +138,7 @@ DETECTORS: tuple[Detector, ...] = (
         by(r"[Pp]lease set max locked memory.{0,60}?\(current: (?P<limit>[^)]+)\)|[Pp]lease set max locked memory"),
     ),
     Detector("gpudirect_off", b"GPUDirect RDMA is disabled", by(r"(?P<memory>cuda|rocm)? ?GPUDirect RDMA is disabled")),
+    Detector("dmabuf_supported", b"dmabuf is supported", by(r"dmabuf is supported")),
     # Queue pairs and completion queues.
     Detector(
         "queue_failed",

@@ -1,4 +1,4 @@
-"""Events out of engine logs: those given with --log, or every file of a copied tree's /logs."""
+"""Events out of engine logs: those given with --log, and every file of a copied tree's /logs."""
 
 import os
 import stat
@@ -34,15 +34,17 @@ class EngineLogsSource:
     part = EngineLogs
 
     def read(self, context: Context) -> EngineLogs:
-        if context.logs:
-            return EngineLogs(files=tuple(_read(str(path), path) for path in context.logs[:MOST_FILES]))
+        given = tuple(_read(str(path), path) for path in context.logs[:MOST_FILES])
         if context.live:
-            return EngineLogs(files=())
+            return EngineLogs(files=given)
         tree = Tree.of(context)
         names = tree.names("/logs")
         if isinstance(names, Missing):
-            return EngineLogs(files=names if tree.exists("/logs") else ())
-        return EngineLogs(files=tuple(_in_tree(tree, f"/logs/{name}") for name in names[:MOST_FILES]))
+            return EngineLogs(files=names if tree.exists("/logs") and not given else given)
+        known = {os.path.realpath(path) for path in context.logs}
+        others = [name for name in names if os.path.realpath(f"{context.root}/logs/{name}") not in known]
+        held = (_in_tree(tree, f"/logs/{name}") for name in others[: MOST_FILES - len(given)])
+        return EngineLogs(files=(*given, *held))
 
 
 def _in_tree(tree: Tree, path: str) -> EngineLog:

@@ -72,9 +72,9 @@ def test_the_list_of_the_transport_in_use_narrows_its_devices(command: str, list
         ("", "export UCX_TLS=rc,sm", "unset UCX_TLS"),
         ("/user.slice/user-0.slice/user@0.service/app.slice", "export UCX_TLS=rc,sm", "unset UCX_TLS"),
         (
-            "/system.slice/vllm.service",
-            "systemctl edit vllm.service (below [Service]: Environment=UCX_TLS=rc,sm) && systemctl restart vllm.service",
-            "systemctl edit vllm.service (below [Service]: UnsetEnvironment=UCX_TLS) && systemctl restart vllm.service",
+            "/system.slice/sgl.service",
+            "systemctl edit sgl.service (below [Service]: Environment=UCX_TLS=rc,sm) && systemctl restart sgl.service",
+            "systemctl edit sgl.service (below [Service]: UnsetEnvironment=UCX_TLS) && systemctl restart sgl.service",
         ),
         (
             "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope",

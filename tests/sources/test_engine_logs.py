@@ -103,6 +103,19 @@ def test_a_link_out_of_a_copied_tree_is_not_followed(tmp_path: Path) -> None:
     assert files[0].events == ()
 
 
+def test_a_log_that_is_given_hides_none_of_a_copied_tree(tmp_path: Path) -> None:
+    held = tmp_path / "host" / "logs" / "a.log"
+    held.parent.mkdir(parents=True)
+    held.write_text(LINE.format(0))
+    own = tmp_path / "own.log"
+    own.write_text(LINE.format(1))
+    for given_logs, paths in (((own,), [str(own), "/logs/a.log"]), ((held,), [str(held)])):
+        files = SOURCE.read(Context(root=tmp_path / "host", live=False, logs=given_logs)).files
+        assert isinstance(files, tuple)
+        assert [log.path for log in files] == paths
+        assert all(len(log.events) == 1 for log in files)
+
+
 PIECES = [line for path in sorted(LOGS.glob("*.log")) for line in path.read_bytes().splitlines()]
 
 
