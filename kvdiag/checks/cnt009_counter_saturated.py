@@ -2,10 +2,10 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.pma import GREATEST
-from kvdiag.derive.rdma import joined
+from kvdiag.derive.rdma import is_roce, joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
-from kvdiag.model.rdma import RdmaCounters
+from kvdiag.model.rdma import RdmaCounters, RdmaDevices
 
 CODE = "CNT009"
 
@@ -50,15 +50,28 @@ def run(hosts: Hosts) -> Outcome:
                     )
                     for item, name, value in full[:6]
                 ),
-                action=(
-                    f"perfquery -C {first.device} -P {first.port} -R as root sets the port's counters to zero, "
-                    "for every "
-                    "reader: do it in a quiet moment, and note it"
-                ),
+                action=_action(hosts, first.device, first.port),
                 host=hosts.local.host,
                 devices=tuple(dict.fromkeys(item.device for item, _, _ in full)),
             ),
         )
+    )
+
+
+def _action(hosts: Hosts, device: str, number: int) -> str:
+    devices = hosts.local.part(RdmaDevices)
+    found = (
+        None if isinstance(devices, Missing) else next((item for item in devices.devices if item.name == device), None)
+    )
+    port = None if found is None else next((item for item in found.ports if item.number == number), None)
+    if found is not None and port is not None and is_roce(found, port):
+        return (
+            f"nothing resets it but loading the driver of {device} anew (perfquery needs InfiniBand): watch "
+            "hw_counters and ethtool -S instead, which are wider"
+        )
+    return (
+        f"perfquery -C {device} -P {number} -R as root sets the port's counters to zero, for every reader: do it in a "
+        "quiet moment, and note it"
     )
 
 

@@ -1,5 +1,7 @@
 """CON006: the serving process can open the uverbs node of an RDMA device."""
 
+from dataclasses import replace
+
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -98,7 +100,7 @@ def _no_uverbs(devices: list[RdmaDevice], host: str) -> Finding:
         joined(device.name for device in devices),
         "no RDMA device has a uverbs interface: the module ib_uverbs is not loaded",
         Evidence(name="uverbs", value=str(devices[0].uverbs), source="/sys/class/infiniband_verbs"),
-        "modprobe ib_uverbs rdma_ucm",
+        "modprobe -a ib_uverbs rdma_ucm",
         host,
     )
 
@@ -111,7 +113,8 @@ def _absent(devices: tuple[RdmaDevice, ...], host: str) -> Finding:
         f"{len(devices)} RDMA device(s) in sysfs, but /dev/infiniband holds no node of them",
         Evidence(name="nodes of RDMA devices", value="0", source="/dev/infiniband", threshold=wanted),
         "give the container the nodes: docker run --device=/dev/infiniband, in Kubernetes a resource of the RDMA "
-        "device plugin; on a host: udevadm trigger --subsystem-match=infiniband_verbs",
+        "device plugin; on a host: mkdir -p /dev/infiniband; for u in /sys/class/infiniband_verbs/uverbs*; do "
+        "mknod -m 0666 /dev/infiniband/${u##*/} c $(tr : ' ' < $u/dev); done",
         host,
     )
 
@@ -122,12 +125,13 @@ def _refused(process: ServingProcess | None, refused: list[tuple[RdmaDevice, Dev
     user = f" (uid {process.uid})" if process else ""
     reason = why(node, process)
     names = joined(item.name for _, item in refused)
-    action = f'chmod 0666 /dev/infiniband/{node.name}, and for good a udev rule: KERNEL=="uverbs*", MODE="0666"'
+    files = " ".join(f"/dev/infiniband/{item.name}" for _, item in refused)
+    action = f'chmod 0666 {files}, and for good a udev rule: KERNEL=="uverbs*", MODE="0666"'
     if reason == "Operation not permitted":
         action = (
             "the container's device rules refuse it: docker run --device=/dev/infiniband, or the RDMA device plugin"
         )
-    return _finding(
+    found = _finding(
         [item for item, _ in refused],
         names,
         f"{who}{user} cannot open {names}: {reason}",
@@ -137,6 +141,16 @@ def _refused(process: ServingProcess | None, refused: list[tuple[RdmaDevice, Dev
         action,
         host,
     )
+    more = tuple(
+        Evidence(
+            name=f"{item.name} ({card.name})",
+            value=why(item, process),
+            source=f"/dev/infiniband/{item.name}",
+            threshold="rw",
+        )
+        for card, item in refused[1:16]
+    )
+    return replace(found, evidence=(*found.evidence, *more))
 
 
 CHECK = Check(code=CODE, title="uverbs nodes can be opened", run=run, explains=("CON001", "TRN001"))

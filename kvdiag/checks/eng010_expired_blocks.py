@@ -1,15 +1,21 @@
 """ENG010: the decode side fetches KV blocks before the prefill side frees them."""
 
+import re
+
 from kvdiag.checks.base import Check, Failed, Hosts, Outcome
 from kvdiag.checks.logged import Logged, logged, none_logged, times
 from kvdiag.derive.engines import transfer_config, transferring
+from kvdiag.derive.setting import group_of, set_variable
+from kvdiag.model.engine import EngineSetup
+from kvdiag.model.engine_packages import EnginePackages
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 
 CODE = "ENG010"
 _LEASE_S = 30
 """kv_lease_duration of vLLM 0.22 and later (a heartbeat extends it); 480 s before, 120 s in the first versions."""
-_OLD_LEASE = "VLLM_NIXL_ABORT_REQUEST_TIMEOUT"
+_LEASE_SINCE = (0, 22)
+_OLD_LEASE, _OLD_LEASE_S = "VLLM_NIXL_ABORT_REQUEST_TIMEOUT", 480
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -77,14 +83,33 @@ def _action(hosts: Hosts) -> str:
     found = transferring(hosts.local, "nixl")
     setups = [] if isinstance(found, Missing) else [item for item in found if item.option("--kv-transfer-config")]
     config = (
-        transfer_config(setups[0], kv_lease_duration=120)
-        if setups
-        else """--kv-transfer-config '{..., "kv_connector_extra_config": {"kv_lease_duration": 120}}'"""
+        """start prefill with --kv-transfer-config '{..., "kv_connector_extra_config": {"kv_lease_duration": 120}}'"""
     )
+    if setups:
+        config = _longer(hosts, setups[0])
     return (
         "where decode's queue (vllm:num_requests_waiting) is long, add decode capacity; where its log has failed "
-        f"handshakes or transfers, put those right first; else start prefill with {config}"
+        f"handshakes or transfers, put those right first; else {config}"
     )
+
+
+def _longer(hosts: Hosts, setup: EngineSetup) -> str:
+    """Return how to double the time that prefill keeps blocks, in the words of the version that runs."""
+    packages = hosts.local.part(EnginePackages)
+    version = None if isinstance(packages, Missing) else packages.of(setup.process.pid).version("vllm")
+    known = re.match(r"(\d{1,4})\.(\d{1,4})", version or "")
+    old = setup.variable(_OLD_LEASE)
+    variable = set_variable(group_of(setup.process), _OLD_LEASE, 2 * _seconds(old, _OLD_LEASE_S))
+    if known and (int(known[1]), int(known[2])) < _LEASE_SINCE:
+        return f"for vLLM {version}, on prefill: {variable}"
+    values = (connector.setting("kv_lease_duration") for connector in setup.connectors)
+    lease = 2 * _seconds(next((value for value in values if value), None), 2 * _LEASE_S)
+    config = f"start prefill with {transfer_config(setup, kv_lease_duration=lease)}"
+    return config if known else f"{config} (before vLLM 0.22, which does not know it: {variable})"
+
+
+def _seconds(value: object, default: int) -> int:
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 7 else default
 
 
 CHECK = Check(

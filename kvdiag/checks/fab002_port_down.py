@@ -71,7 +71,7 @@ def _finding(
         subject=names,
         summary=f"{f'port {names} is' if len(ports) == 1 else f'ports {names} are'} {port.state}{_cause(port)}",
         evidence=tuple(evidence),
-        action=_action(ports),
+        action=_action(ports, active),
         host=host,
         devices=tuple(dict.fromkeys(port.device for port in ports)),
     )
@@ -87,15 +87,23 @@ def _cause(port: Port) -> str:
     return ""
 
 
-def _action(ports: Sequence[Port]) -> str:
+def _action(ports: Sequence[Port], active: Sequence[Port]) -> str:
     port = ports[0]
     names = joined(port.name for port in ports)
     if port.state == "INIT":
-        return "start a subnet manager on this fabric (opensm, or the switch's own), then: ibstat " + port.device
+        ask = f"sminfo -C {port.device} -P {port.number}"
+        if any(other.link_layer == "InfiniBand" for other in active):
+            return (
+                f"a subnet manager runs, for other ports are ACTIVE: {ask} shows whether it answers {port.name}; read "
+                "its log for why it leaves the port out; where none answers (a fabric of its own), start one there"
+            )
+        return f"start a subnet manager on this fabric (opensm, or the switch's own), then: {ask}; ibstat {port.device}"
     netdevs = dict.fromkeys(
         gid.netdev for port in ports for gid in present(port.gids) or () if isinstance(gid.netdev, str)
     )
     if port.phys_state == "Disabled":
+        if port.link_layer == "InfiniBand":
+            return " && ".join(f"ibportstate -C {one.device} -D 0 {one.number} enable" for one in ports)
         up = " && ".join(f"ip link set {netdev} up" for netdev in netdevs)
         return up or f"bring up the interfaces of {names} (rdma link show)"
     interface = f", ethtool {next(iter(netdevs))}" if netdevs else ""

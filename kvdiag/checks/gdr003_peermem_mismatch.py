@@ -1,5 +1,7 @@
 """GDR003: peermem fits the ib_core that is loaded."""
 
+import re
+
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.gpu_memory import has_dmabuf, peermem
 from kvdiag.derive.kernel_lines import evidence, matching
@@ -46,13 +48,21 @@ def run(hosts: Hosts) -> Outcome:
             f"dma-buf is usable here: take {module} out of /etc/modules-load.d (and out of the GPU operator)"
             if dmabuf is True
             else (
-                "install the network driver (DOCA or MLNX_OFED) first, then rebuild the GPU driver against it for "
-                f"Linux {present(kernel.release) or '$(uname -r)'} (dkms autoinstall --force), and: modprobe {module}"
+                "install the network driver (DOCA or MLNX_OFED) first, then rebuild the GPU driver against it "
+                f"and load it: {_rebuild(kernel)} && modprobe {module}"
             )
         ),
         host=hosts.local.host,
     )
     return Failed((finding,))
+
+
+def _rebuild(kernel: Kernel) -> str:
+    """Return the commands; dkms autoinstall leaves alone what is installed, whatever it was built against."""
+    release = present(kernel.release) or "$(uname -r)"
+    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", present(kernel.nvidia_version) or "")
+    name = f"nvidia/{found[1]}" if found else "nvidia/VERSION"
+    return f"dkms build --force {name} -k {release} && dkms install --force {name} -k {release}"
 
 
 CHECK = Check(code=CODE, title="peermem fits the loaded ib_core", run=run, explains=("GDR001", "GDR002"))

@@ -5,6 +5,7 @@ from collections import defaultdict
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.memlock import is_exempt
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import unit_of
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing
@@ -93,18 +94,23 @@ def _size(value: int) -> str:
 def _action(process: ServingProcess) -> str:
     """Return the remedy for what started the process (its control group shows it): limits.conf reaches only logins."""
     group = "" if isinstance(process.cgroup, Missing) else process.cgroup
-    unit = next((part for part in reversed(group.split("/")) if part.endswith(".service")), None)
     if "kubepods" in group:
+        runtime = "set LimitMEMLOCK=infinity in containerd.service and restart it"
+        if process.uid != 0:
+            return (
+                f"{runtime}, then the pod; IPC_LOCK in securityContext.capabilities.add has no effect for "
+                f"{'a user other than root' if isinstance(process.uid, Missing) else f'uid {process.uid}'}, only with "
+                "runAsUser: 0"
+            )
         return (
-            'give the container the capability: securityContext: {capabilities: {add: ["IPC_LOCK"]}}, '
-            "or set LimitMEMLOCK=infinity in containerd.service and restart it"
+            f'give the container the capability: securityContext: {{capabilities: {{add: ["IPC_LOCK"]}}}}, or {runtime}'
         )
     if "docker" in group or "libpod" in group:
         return "start the container with --ulimit memlock=-1:-1 (or --cap-add IPC_LOCK)"
     if "slurm" in group:
         return "set LimitMEMLOCK=infinity in slurmd.service and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-    if unit and not unit.startswith("user@"):
-        return f"systemctl edit {unit}, add [Service] LimitMEMLOCK=infinity, then: systemctl restart {unit}"
+    if unit := unit_of(group):
+        return f"systemctl edit {unit} (two lines: [Service], LimitMEMLOCK=infinity) && systemctl restart {unit}"
     return (
         f"prlimit --pid {process.pid} --memlock=unlimited:unlimited now, and `ulimit -l unlimited` where it is started"
     )

@@ -3,15 +3,17 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import environments
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
-from kvdiag.model.pci import VENDOR_AMAZON, VENDOR_MELLANOX, PciFunction, PciFunctions
+from kvdiag.model.pci import VENDOR_AMAZON, VENDOR_AMD, VENDOR_MELLANOX, VENDOR_NVIDIA, PciFunction, PciFunctions
 from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "TRN002"
 _WANTING = ("MC_FORCE_HCA", "MORI_RDMA_DEVICES", "NCCL_IB_HCA")
 _INFINIBAND_CONTROLLER = 0x0207
+_COPIES = {VENDOR_NVIDIA: "cuda_copy,cuda_ipc", VENDOR_AMD: "rocm_copy,rocm_ipc"}
 _EFA_DEVICES = range(0xEFA0, 0xEFB0)
 
 
@@ -37,7 +39,7 @@ def run(hosts: Hosts) -> Outcome:
         subject="host",
         summary=summary,
         evidence=evidence + tuple(_shown(card) for card in cards) + wanted,
-        action=_action(cards),
+        action=_action(cards, snapshot),
         host=snapshot.host,
     )
     return Failed((finding,))
@@ -77,17 +79,32 @@ def _shown(card: PciFunction) -> Evidence:
     )
 
 
-def _action(cards: tuple[PciFunction, ...]) -> str:
+def _over_tcp(snapshot: Snapshot) -> str:
+    """Return how the engines here are told to take TCP: each transport in its own way; UCX with the GPUs' copies."""
+    named = present(environments(snapshot)) or ()
+    functions = present(snapshot.part(PciFunctions))
+    vendors = {item.vendor for item in functions.functions if item.base_class in (0x03, 0x12)} if functions else set()
+    copies = [kind for vendor, kind in _COPIES.items() if vendor in vendors]
+    ways = []
+    for item in named:
+        if not item.lists or "UCX_" in item.lists:
+            ways.append(set_variable(item.group, "UCX_TLS", ",".join(("tcp", "sm", "self", *copies))))
+        if "MC_" in item.lists:
+            ways.append(set_variable(item.group, "MC_FORCE_TCP", 1))
+    return f": {' and '.join(dict.fromkeys(ways))}" if ways else ""
+
+
+def _action(cards: tuple[PciFunction, ...], snapshot: Snapshot) -> str:
     if not cards:
         return (
             "use a host with an RDMA card, or give this virtual machine or container one; "
-            "to go on over TCP on purpose: export UCX_TLS=tcp,sm,self"
+            f"to go on over TCP on purpose{_over_tcp(snapshot)}"
         )
     modules = {"mlx5_core": "mlx5_ib", "mlx4_core": "mlx4_ib"}
     drivers = {card.driver for card in cards if isinstance(card.driver, str)}
     names = sorted(modules[driver] for driver in drivers if driver in modules)
     if names:
-        return f"modprobe ib_uverbs {' '.join(names)}"
+        return f"modprobe -a ib_uverbs {' '.join(names)}"
     return (
         "load the card's RDMA driver (modprobe mlx5_ib, efa, irdma or bnxt_re) and read dmesg for why it did not start"
     )

@@ -7,6 +7,7 @@ from kvdiag.model.missing import Missing
 VENDOR_NVIDIA = 0x10DE
 VENDOR_MELLANOX = 0x15B3
 VENDOR_AMAZON = 0x1D0F
+VENDOR_AMD = 0x1002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
