@@ -2,9 +2,11 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_here, unit_of
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import RdmaDevice, RdmaDevices
+from kvdiag.model.snapshot import Snapshot
 from kvdiag.model.verbs import DeviceNodes, VerbsDevices, VerbsProviders
 
 CODE = "CON001"
@@ -57,7 +59,7 @@ def run(hosts: Hosts) -> Outcome:
         return NotObservable(f"a provider is installed for each device; whether it loads is hidden: {verbs.missing}")
     if not lacking:
         return Passed(f"{len(reachable)} of {len(reachable)} device(s) have a user-space provider")
-    return Failed((_finding(lacking, len(reachable), seen, providers, hosts.local.host),))
+    return Failed((_finding(lacking, len(reachable), seen, providers, hosts.local),))
 
 
 def _has_node(device: RdmaDevice, hosts: Hosts) -> bool:
@@ -76,7 +78,7 @@ def _installed(device: RdmaDevice, providers: VerbsProviders | Missing) -> bool 
 
 
 def _finding(
-    lacking: list[RdmaDevice], total: int, seen: Evidence, providers: VerbsProviders | Missing, host: str
+    lacking: list[RdmaDevice], total: int, seen: Evidence, providers: VerbsProviders | Missing, snapshot: Snapshot
 ) -> Finding:
     drivers = sorted({device.driver for device in lacking if isinstance(device.driver, str)})
     needed = sorted({PROVIDERS[driver] for driver in drivers if driver in PROVIDERS})
@@ -96,8 +98,8 @@ def _finding(
     names = joined(device.name for device in lacking)
     if absent or not needed:
         what = f"provider {joined(absent)} is not installed" if absent else "libibverbs has no provider for them"
-        action = (
-            "apt-get install ibverbs-providers libibverbs1 librdmacm1 (dnf install libibverbs librdmacm) in the image"
+        action = "apt-get install ibverbs-providers libibverbs1 librdmacm1 (dnf install libibverbs librdmacm)" + (
+            "" if unit_of(group_here(snapshot)) else " in the image"
         )
     else:
         what = "their provider is installed but does not load"
@@ -111,7 +113,7 @@ def _finding(
         summary=f"{len(lacking)} of {total} RDMA device(s) cannot be used by programs: {what}",
         evidence=tuple(evidence),
         action=action,
-        host=host,
+        host=snapshot.host,
         devices=tuple(device.name for device in lacking),
     )
 

@@ -57,7 +57,8 @@ def run(hosts: Hosts) -> Outcome:
             Evidence(name="platform", value=grace[0], source=grace[1]),
         ),
         action=(
-            "before serving: register one GPU buffer (fi_rma_bw -p efa -D cuda); if it fails with Bad address, use a "
+            "before serving: register one GPU buffer (fi_rma_bw -p efa -D cuda on a peer, then here "
+            "fi_rma_bw -p efa -D cuda PEER); if it fails with Bad address, use a "
             "libfabric with the dma-buf path for CUDA in its EFA provider"
         ),
         host=hosts.local.host,

@@ -3,6 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import environments
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import unset_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
@@ -38,7 +39,7 @@ def run(hosts: Hosts) -> Outcome:
                     ),
                     Evidence(name="EFA cards", value=joined(cards), source="/sys/class/infiniband"),
                 ),
-                action=f"start it with `unset {_SWITCH}`; the provider then uses what the card offers",
+                action=f"{unset_variable(item.group, _SWITCH)} (the provider then uses what the card offers)",
                 host=hosts.local.host,
                 devices=cards,
             )

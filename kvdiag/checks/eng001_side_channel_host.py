@@ -5,6 +5,7 @@ from kvdiag.checks.logged import Logged, logged, unread_log
 from kvdiag.derive.addresses import address_of, is_local_only
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.serving import ServingProcess
@@ -98,7 +99,7 @@ def _finding(
             ),
             *(item.evidence("logged") for item in met[:3]),
         ),
-        action=f"export {_VARIABLE}={address_of(snapshot)} before starting it",
+        action=set_variable(group_of(process), _VARIABLE, address_of(snapshot)),
         host=snapshot.host,
     )
 

@@ -5,6 +5,7 @@ from itertools import combinations
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -88,7 +89,7 @@ def _finding(one: EngineSetup, other: EngineSetup, shared: range, free: int, hos
             )
             for item in (one, other)
         ),
-        action=f"export {_VARIABLE}={free} before starting process {other.process.pid} again",
+        action=f"for process {other.process.pid}: {set_variable(group_of(other.process), _VARIABLE, free)}",
         host=host,
     )
 

@@ -1,5 +1,7 @@
 """ENG016: this NIXL version lets two agents start on one host."""
 
+import re
+
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.checks.logged import logged
 from kvdiag.derive.engines import transferring
@@ -7,7 +9,7 @@ from kvdiag.derive.rdma import joined
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.engine_packages import EnginePackages
 from kvdiag.model.finding import Evidence, Finding, Severity
-from kvdiag.model.missing import Missing
+from kvdiag.model.missing import Missing, present
 
 CODE = "ENG016"
 _HANGING = frozenset({"0.10.1"})
@@ -62,9 +64,21 @@ def _finding(hosts: Hosts, hanging: list[EngineSetup], agents: int) -> Finding:
             ),
             *(item.evidence("in createBackend") for item in stack[:1]),
         ),
-        action="pip install --no-deps --upgrade 'nixl-cu12!=0.10.1' (nixl-cu13 with CUDA 13), then start both again",
+        action=(
+            f"{_pip(hosts, hanging[0])} install --no-deps --upgrade 'nixl-cu12!=0.10.1' (nixl-cu13 with CUDA 13), then "
+            "start both again"
+        ),
         host=hosts.local.host,
     )
+
+
+def _pip(hosts: Hosts, engine: EngineSetup) -> str:
+    """Return the pip of the folder that the engine takes NIXL from."""
+    packages = hosts.local.part(EnginePackages)
+    found = () if isinstance(packages, Missing) else present(packages.of(engine.process.pid).packages) or ()
+    folder = next((item.folder for item in found if item.name.startswith("nixl")), "")
+    prefix = re.match(r"(.+)/lib(?:64)?/python[\d.]+/(?:site|dist)-packages", folder)
+    return f"{prefix[1]}/bin/python3 -m pip" if prefix else "pip"
 
 
 CHECK = Check(code=CODE, title="NIXL's version starts more than one agent", run=run)

@@ -5,6 +5,7 @@ import re
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_of, set_variable, unset_variable
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.engine_packages import EnginePackages
 from kvdiag.model.finding import Evidence, Finding, Severity
@@ -59,7 +60,7 @@ def _judge(setup: EngineSetup, snapshot: Snapshot) -> Finding | Missing | str:
                 snapshot.host,
                 Evidence(name=_HOOKS, value="none", source=_environ(setup), threshold="unset with AMD GPUs"),
                 "switches UCX's memory hooks off, which breaks GPU memory on ROCm",
-                f"unset {_HOOKS}; export {_BOUND}=1024 before starting it",
+                f"{unset_variable(group_of(setup.process), _HOOKS)}, and: {_bound(setup)}",
             )
         return f"{setup.process.name}: {_HOOKS}=none"
     if (bound or "").strip().isdecimal():
@@ -87,7 +88,11 @@ def _environ(setup: EngineSetup) -> str:
 
 def _grows(setup: EngineSetup, host: str, evidence: Evidence) -> Finding:
     meaning = "does not bound UCX's registration cache: its host memory grows until the process is killed"
-    return _finding(setup, host, evidence, meaning, f"export {_BOUND}=1024 before starting it")
+    return _finding(setup, host, evidence, meaning, _bound(setup))
+
+
+def _bound(setup: EngineSetup) -> str:
+    return set_variable(group_of(setup.process), _BOUND, 1024)
 
 
 def _finding(setup: EngineSetup, host: str, evidence: Evidence, meaning: str, action: str) -> Finding:

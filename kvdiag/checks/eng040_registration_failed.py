@@ -5,6 +5,7 @@ from collections import defaultdict
 from kvdiag.checks.base import Check, Failed, Hosts, Outcome
 from kvdiag.checks.logged import Logged, logged, none_logged, times
 from kvdiag.derive.environments import environments
+from kvdiag.derive.gpu_memory import without_expandable_segments
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Finding, Severity
 from kvdiag.model.kernel import Kernel
@@ -93,13 +94,16 @@ def _address_action(hosts: Hosts, first: Logged) -> str:
     """Return what this host lacks of the two established causes; both where neither can be seen."""
     found = environments(hosts.local)
     segments = [
-        name
+        (name, environment)
         for environment in (() if isinstance(found, Missing) else found)
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
         if "expandable_segments:true" in environment.variables.get(name, "").replace(" ", "").lower()
     ]
     if segments:
-        return f"unset {segments[0]} (expandable segments), then start the engine again"
+        name, environment = segments[0]
+        return (
+            f"{without_expandable_segments(environment.group, name, environment.variables[name])} (expandable segments)"
+        )
     if first.field("reporter") == "libfabric":
         return (
             "modprobe efa_nv_peermem, or use a libfabric that registers GPU memory through dma-buf "

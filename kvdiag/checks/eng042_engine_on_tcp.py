@@ -3,9 +3,11 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.checks.logged import Logged, logged, none_logged
 from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, joined
+from kvdiag.derive.setting import group_here, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
+from kvdiag.model.snapshot import Snapshot
 
 CODE = "ENG042"
 
@@ -28,10 +30,10 @@ def run(hosts: Hosts) -> Outcome:
     none_found = [item for item in logged(hosts.local, "no_rdma_device") if item.log.path in paths]
     if not none_found:
         return Passed("Mooncake installs TCP beside RDMA here")
-    return Failed((_finding(hosts.local.host, fallen[0], none_found[0], [port.name for port in ports]),))
+    return Failed((_finding(hosts.local, fallen[0], none_found[0], [port.name for port in ports]),))
 
 
-def _finding(host: str, tcp: Logged, none_found: Logged, ports: list[str]) -> Finding:
+def _finding(snapshot: Snapshot, tcp: Logged, none_found: Logged, ports: list[str]) -> Finding:
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL,
@@ -43,11 +45,10 @@ def _finding(host: str, tcp: Logged, none_found: Logged, ports: list[str]) -> Fi
             Evidence(name="ACTIVE ports", value=joined(ports), source="/sys/class/infiniband/*/ports/*/state"),
         ),
         action=(
-            "export MC_FORCE_HCA=1 before starting it, so that it fails instead of falling back; then compare "
-            "its device "
-            f"list with {joined(dict.fromkeys(name.partition('/')[0] for name in ports))}"
+            f"{set_variable(group_here(snapshot), 'MC_FORCE_HCA', 1)}, so that it fails instead of falling back; then "
+            f"compare its device list with {joined(dict.fromkeys(name.partition('/')[0] for name in ports))}"
         ),
-        host=host,
+        host=snapshot.host,
     )
 
 

@@ -4,6 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, Outcome
 from kvdiag.checks.logged import logged, none_logged, times
 from kvdiag.derive.device_lists import net_devices
 from kvdiag.derive.rdma import active_ports, joined
+from kvdiag.derive.setting import group_here, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import present
 from kvdiag.model.rdma import RdmaDevices
@@ -45,7 +46,7 @@ def run(hosts: Hosts) -> Outcome:
                     ),
                 ),
                 action=(
-                    f"export UCX_NET_DEVICES={listed}"
+                    set_variable(group_here(hosts.local), "UCX_NET_DEVICES", listed)
                     if (found or empty) and listed
                     else "unset UCX_NET_DEVICES and UCX_TLS, or add the interface that carries TCP (UCX_TLS=...,tcp)"
                 ),

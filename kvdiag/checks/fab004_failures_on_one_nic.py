@@ -8,9 +8,12 @@ from kvdiag.checks.completions import completions, peer_host, tally
 from kvdiag.checks.logged import Logged, logged, none_logged, times
 from kvdiag.derive.device_lists import device_list
 from kvdiag.derive.engines import setups
+from kvdiag.derive.fabric import fabric_ports
+from kvdiag.derive.narrowing import use_only
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
+from kvdiag.model.snapshot import Snapshot
 
 CODE = "FAB004"
 _SHARE = 0.9
@@ -34,11 +37,11 @@ def run(hosts: Hosts) -> Outcome:
         return NotApplicable(f"{local} is the only card in use: there is none to compare it with")
     if local and len(partners) >= _OTHERS:
         severity = Severity.WARNING if used is None else Severity.CRITICAL
-        return Failed((_finding(hosts.local.host, failed, local, partners, severity),))
+        return Failed((_finding(hosts.local, failed, local, partners, severity),))
     far, cards = _worst(failed, _far_card, lambda item: item.field("device"))
     if far and len(cards) >= _OTHERS:
         # Of the peer's cards in use nothing is known: it may be the whole peer.
-        return Failed((_finding(hosts.local.host, failed, far, cards, Severity.WARNING, far=True),))
+        return Failed((_finding(hosts.local, failed, far, cards, Severity.WARNING, far=True),))
     shown = joined((f"{name} {count}" for name, count in tally(failed, "device").most_common()), 4)
     return Passed(f"{total} failed transfers are spread over {shown} and {len(tally(failed, 'peer'))} peer(s)")
 
@@ -77,12 +80,17 @@ def _worst(
 
 
 def _finding(
-    host: str, failed: tuple[Logged, ...], suspect: str, partners: set[str], severity: Severity, *, far: bool = False
+    snapshot: Snapshot,
+    failed: tuple[Logged, ...],
+    suspect: str,
+    partners: set[str],
+    severity: Severity,
+    *,
+    far: bool = False,
 ) -> Finding:
     mine = tuple(item for item in failed if (_far_card(item) if far else item.field("device")) == suspect)
     kind, others = ("far card", "local cards") if far else ("local card", "peers")
     device = suspect.partition("@")[2] if far else suspect
-    of_whom = f" of {suspect.partition('@')[0]}" if far else ""
     if severity is Severity.CRITICAL:
         meaning = "the fault is at that card, its cable or its switch port"
     else:
@@ -109,14 +117,20 @@ def _finding(
             ),
             mine[0].evidence("first"),
         ),
-        action=(
-            f"take {device}{of_whom} out of the device list until it is repaired (UCX_NET_DEVICES, "
-            f"--disaggregation-ib-device), and read its link: mlxlink -d {device} -c; "
-            f"grep . /sys/class/infiniband/{device}/ports/1/counters/link_downed"
-        ),
-        host=host,
+        action=_action(snapshot, device, suspect.partition("@")[0] if far else None),
+        host=snapshot.host,
         devices=() if far else (suspect,),
     )
+
+
+def _action(snapshot: Snapshot, device: str, far_host: str | None) -> str:
+    look = f"mlxlink -d {device} -c; grep . /sys/class/infiniband/{device}/ports/1/counters/link_downed"
+    if far_host is not None:
+        return f"on {far_host}: take {device} out of its device list until it is repaired, and read its link: {look}"
+    rest = tuple(port for port in fabric_ports(snapshot) if port.device != device)
+    only = use_only(snapshot, rest) if rest and any(port.device == device for port in fabric_ports(snapshot)) else None
+    out = f" ({only})" if only else ""
+    return f"take {device} out of the device list until it is repaired{out}, and read its link: {look}"
 
 
 CHECK = Check(

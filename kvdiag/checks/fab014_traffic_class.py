@@ -3,6 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.rdma import active_ports, device_of, is_roce, joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import RdmaDevices
@@ -82,7 +83,10 @@ def _overridden(environment: NamedEnvironment, name: str, value: int, other: dic
             Evidence(name=name, value=str(value), source=environment.origin, threshold=str(forced)),
             Evidence(name="traffic_class", value=f"Global tclass={forced}", source=path, threshold=str(value)),
         ),
-        action=f"set {name}={forced}, or lift the rule where the fabric allows it: echo -1 > {path}",
+        action=(
+            f"{set_variable(environment.group, name, forced)}; or lift the rule where the fabric allows it: "
+            + " && ".join(f"echo -1 > /sys/class/infiniband/{device}/tc/1/traffic_class" for device in other)
+        ),
         host=host,
         devices=tuple(other),
     )

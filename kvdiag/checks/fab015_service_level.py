@@ -3,6 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import active_ports, joined
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -61,7 +62,7 @@ def _finding(setup: EngineSetup, host: str) -> Finding:
         ),
         action=(
             f"if both run at once here: ask whoever runs the subnet manager for a service level with a virtual lane of "
-            f"its own, then export {_OURS}=THAT-LEVEL (a Mooncake that knows it)"
+            f"its own, then: {set_variable(group_of(setup.process), _OURS, 'THAT-LEVEL')} (a Mooncake that knows it)"
         ),
         host=host,
     )

@@ -2,8 +2,9 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import transferring
-from kvdiag.derive.gpu_memory import has_dmabuf, peermem
+from kvdiag.derive.gpu_memory import has_dmabuf, peermem, without_expandable_segments
 from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, joined
+from kvdiag.derive.setting import group_of
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.kernel import Kernel
@@ -77,7 +78,10 @@ def _finding(setup: EngineSetup, name: str, value: str, kernel: Kernel, host: st
                 source="/proc/modules, /proc/driver/nvidia/version",
             ),
         ),
-        action=f"start it with `unset {name}` (setting it to False was not enough for one user), then look again",
+        action=(
+            f"{without_expandable_segments(group_of(process), name, value)} (expandable_segments:False was not enough "
+            "for one user), then look again"
+        ),
         host=host,
     )
 

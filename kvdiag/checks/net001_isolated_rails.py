@@ -4,8 +4,10 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rails import Reach, reach
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_here, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
+from kvdiag.model.rdma import Port
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "NET001"
@@ -65,14 +67,22 @@ def _finding(local: Snapshot, peer: Snapshot, found: tuple[Reach, ...]) -> Findi
             Evidence(name="pairs with a route", value=joined(good, 16), source="/proc/net/route, GIDs of both hosts"),
             Evidence(name="pairs without", value=joined(bad, 16), source="/proc/net/route, GIDs of both hosts"),
         ),
-        action=(
-            "export MC_ENABLE_DEST_DEVICE_AFFINITY=1 on both ends, or give each rank one device "
-            f"(--disaggregation-ib-device {first.device}); or route between the rails"
-            if mooncake
-            else "consistent with a rail-optimised network; keep engines on like rails: export "
-            f"UCX_IB_ROCE_LOCAL_SUBNET=y, or one device per rank: UCX_NET_DEVICES={first.device}:{first.number}"
-        ),
+        action=_action(local, first, mooncake),
         host=local.host,
+    )
+
+
+def _action(local: Snapshot, first: Port, mooncake: bool) -> str:
+    group = group_here(local)
+    if mooncake:
+        return (
+            f"on both ends: {set_variable(group, 'MC_ENABLE_DEST_DEVICE_AFFINITY', 1)}; or give each rank one device "
+            f"(--disaggregation-ib-device {first.device}); or route between the rails"
+        )
+    return (
+        "consistent with a rail-optimised network; keep engines on like rails: "
+        f"{set_variable(group, 'UCX_IB_ROCE_LOCAL_SUBNET', 'y')}, or one device per rank: "
+        f"UCX_NET_DEVICES={first.device}:{first.number}"
     )
 
 

@@ -6,6 +6,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, Outcome
 from kvdiag.checks.completions import completions
 from kvdiag.checks.logged import Logged, logged, none_logged
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_here, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 
 CODE = "NET004"
@@ -57,8 +58,9 @@ def _finding(hosts: Hosts, named: list[Logged], pairs: Counter[tuple[str, str]])
             named[0].evidence("first"),
         ),
         action=(
-            "compare the routes: kvdiag preflight --peer PEER:18580 (NET001); keep Mooncake on like cards: export "
-            f"MC_ENABLE_DEST_DEVICE_AFFINITY=1, or give each rank one card: --disaggregation-ib-device {devices[0]}"
+            "compare the routes: kvdiag preflight --peer PEER:18580 (NET001); keep Mooncake on like cards: "
+            f"{set_variable(group_here(hosts.local), 'MC_ENABLE_DEST_DEVICE_AFFINITY', 1)}, "
+            f"or give each rank one card: --disaggregation-ib-device {devices[0]}"
         ),
         host=hosts.local.host,
         devices=tuple(devices),

@@ -6,6 +6,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.environments import environments
 from kvdiag.derive.pairs import used_ports
 from kvdiag.derive.rdma import device_of, joined
+from kvdiag.derive.setting import group_here, set_variable, unset_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import RdmaDevices
@@ -93,8 +94,9 @@ def _finding(
 
 
 def _action(peer: Snapshot, ours: dict[str, str], differing: list[str]) -> str:
+    group = group_here(peer)
     exports = [
-        f"unset {name}" if ours[name] == _UNSET else f"export {name}={ours[name]}"
+        unset_variable(group, name) if ours[name] == _UNSET else set_variable(group, name, ours[name])
         for name in differing
         if name in _VARIABLES
     ]

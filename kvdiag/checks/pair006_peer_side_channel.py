@@ -7,6 +7,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.addresses import is_local_only
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.interfaces import NetInterfaces
@@ -80,7 +81,7 @@ def _faults(local: Snapshot, peer: Snapshot, setup: EngineSetup, value: str) -> 
             Evidence(name=f"addresses of {peer.host}", value=joined(there) or "none seen", source="ip address"),
         ),
         action=(
-            f"on {peer.host}, before starting it: export {_VARIABLE}={address}; allow TCP port "
+            f"on {peer.host}: {set_variable(group_of(setup.process), _VARIABLE, address)}; allow TCP port "
             f"{measured.port if measured else 5600} and those after it, one per rank"
         ),
         host=local.host,

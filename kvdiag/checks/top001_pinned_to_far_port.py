@@ -6,6 +6,7 @@ from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.fabric import fabric_ports, hardware_ports
 from kvdiag.derive.gpu_distance import Distance, between
 from kvdiag.derive.rdma import device_of, joined, unread
+from kvdiag.derive.setting import set_variable
 from kvdiag.derive.visible_gpus import visible_gpus
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -92,7 +93,10 @@ def _finding(
                 threshold=f"{best[0].name}, as to {best[1].name}",
             ),
         ),
-        action=f"export UCX_NET_DEVICES={best[1].device}:{best[1].number} for the process of GPU {number}",
+        action=(
+            f"for the process of GPU {number}: "
+            + set_variable(named.group, "UCX_NET_DEVICES", f"{best[1].device}:{best[1].number}")
+        ),
         host=host,
         devices=(chosen[1].device,),
     )

@@ -6,6 +6,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.checks.logged import Logged, logged, none_logged
 from kvdiag.derive.environments import environments
 from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, device_of, joined
+from kvdiag.derive.setting import group_here, unset_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -81,7 +82,8 @@ def _finding(hosts: Hosts, slow: tuple[Logged, ...], of: int, ports: list[Port])
             *settings[:4],
         ),
         action=(
-            "unset UCX_TLS and read why RDMA was left out: UCX_LOG_LEVEL=debug <the engine> 2>&1 | grep -E 'rc_|dc_'"
+            (f"{unset_variable(group_here(hosts.local), 'UCX_TLS')}, and " if settings else "")
+            + "read why RDMA was left out: UCX_LOG_LEVEL=debug <the engine> 2>&1 | grep -E 'rc_|dc_'"
         ),
         host=hosts.local.host,
     )

@@ -5,6 +5,7 @@ from kvdiag.derive.device_lists import selects
 from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.fabric import fabric_ports, hardware_ports, has_no_gid, ucx_net_devices, unfit
 from kvdiag.derive.rdma import attribute, joined, unread
+from kvdiag.derive.setting import set_variable
 from kvdiag.derive.ucx_users import engine_runs, ucx_environments
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -72,7 +73,7 @@ def _finding(
             ),
             *(_shown(devices, port) for port, _ in bad),
         ),
-        action=f"export {_VARIABLE}={value} before starting the engine",
+        action=set_variable(named.group, _VARIABLE, value),
         host=hosts.local.host,
         devices=tuple(port.device for port, _ in bad),
     )

@@ -4,6 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.fabric import hardware_ports
 from kvdiag.derive.rdma import device_of, joined
+from kvdiag.derive.setting import set_variable, unset_variable
 from kvdiag.derive.ucx_users import ucx_environments
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -65,7 +66,10 @@ def _judge(named: NamedEnvironment, ports: list[Port], host: str) -> Finding | N
         summary = (
             f"{_VARIABLE}={value} shuts out every RDMA transport: TCP carries all, past {len(ports)} ACTIVE port(s)"
         )
-        action = f"unset {_VARIABLE}" + ("" if value.startswith("^") else f", or: export {_VARIABLE}=rc,{value}")
+        rest = ",".join(name for name in value.split(",") if name.strip() != "tcp")
+        action = unset_variable(named.group, _VARIABLE)
+        if not value.startswith("^"):
+            action += f", or: {set_variable(named.group, _VARIABLE, f'rc,{rest}' if rest else 'rc,sm,self')}"
         severity = Severity.WARNING
     elif tcp:
         summary = (

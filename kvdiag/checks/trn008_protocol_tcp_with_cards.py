@@ -3,6 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.engine import EngineSetup
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -67,7 +68,7 @@ def _finding(engine: EngineSetup, where: Evidence, names: str, host: str) -> Fin
             Evidence(name="MC_FORCE_TCP", value="unset", source=f"/proc/{engine.process.pid}/environ", threshold="1"),
             Evidence(name="RDMA devices", value=names, source="/sys/class/infiniband"),
         ),
-        action="export MC_FORCE_TCP=1 before starting the engine, on every node",
+        action=f"on every node: {set_variable(group_of(engine.process), 'MC_FORCE_TCP', 1)}",
         host=host,
     )
 

@@ -5,6 +5,7 @@ from kvdiag.derive.device_lists import device_list, selects
 from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.fabric import hardware_ports
 from kvdiag.derive.rdma import device_of, joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.derive.ucx_users import ucx_environments
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -75,7 +76,7 @@ def _finding(named: NamedEnvironment, others: list[Port], devices: RdmaDevices, 
                 for port in others
             ),
         ),
-        action=f"export {_VARIABLE}={value.strip().rstrip(',')},lo",
+        action=set_variable(named.group, _VARIABLE, f"{value.strip().rstrip(',')},lo"),
         host=host,
         devices=tuple(port.device for port in others),
     )

@@ -3,6 +3,7 @@
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import NamedEnvironment
 from kvdiag.derive.rdma import joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.derive.ucx_users import ucx_environments
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.gpu import NvidiaGpus
@@ -70,7 +71,7 @@ def _no_channel(named: NamedEnvironment, imex: ImexChannels, host: str) -> Findi
         action=(
             "give the container its channel (Kubernetes: a ComputeDomain claim; else "
             "--device=/dev/nvidia-caps-imex-channels/channel0), and run nvidia-imex on the host; without NVLink "
-            f"between the nodes: export {_VARIABLE}=n"
+            f"between the nodes: {set_variable(named.group, _VARIABLE, 'n')}"
         ),
         host=host,
     )
@@ -95,7 +96,10 @@ def _other_domain(named: NamedEnvironment, domain: str, other: list[Snapshot], l
                 for peer in other
             ),
         ),
-        action=f"pair nodes of one domain, or export {_VARIABLE}=n so that transfers to it use RDMA",
+        action=(
+            "pair nodes of one domain; or, so that transfers to it use RDMA: "
+            f"{set_variable(named.group, _VARIABLE, 'n')}"
+        ),
         host=local.host,
     )
 

@@ -8,6 +8,7 @@ from kvdiag.derive.engines import setups
 from kvdiag.derive.environments import environments
 from kvdiag.derive.fabric import fabric_ports
 from kvdiag.derive.rdma import active_ports, joined
+from kvdiag.derive.setting import set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.interfaces import NetInterfaces
 from kvdiag.model.missing import Missing, present
@@ -27,6 +28,7 @@ class _List:
     origin: str
     entries: tuple[str, ...]
     is_mooncake: bool = False
+    group: str = ""
 
 
 def run(hosts: Hosts) -> Outcome:
@@ -56,7 +58,9 @@ def _lists(snapshot: Snapshot) -> tuple[_List, ...] | Missing:
         for name in _VARIABLES:
             value = named.variables.get(name, "").strip()
             if value not in ("", "all") and not value.startswith("^"):
-                lists.append(_List(name, value, named.origin, device_list(value), name == "MOONCAKE_DEVICE"))
+                lists.append(
+                    _List(name, value, named.origin, device_list(value), name == "MOONCAKE_DEVICE", named.group)
+                )
     for engine in present(setups(snapshot)) or ():
         for connector in engine.connectors:
             # SGLang also takes a JSON map or a file of one here.
@@ -103,7 +107,11 @@ def _judge(item: _List, devices: RdmaDevices, snapshot: Snapshot) -> Finding | N
             ),
         ),
         action=(
-            (f"export {item.name}={better}" if item.name in _VARIABLES else f"start it with {item.name} {better}")
+            (
+                set_variable(item.group, item.name, better)
+                if item.name in _VARIABLES
+                else f"start it with {item.name} {better}"
+            )
             if better
             else "bring a port up (kvdiag explain FAB002)"
         )

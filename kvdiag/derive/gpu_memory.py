@@ -2,6 +2,7 @@
 
 import re
 
+from kvdiag.derive.setting import set_variable, unset_variable
 from kvdiag.model.kernel import Kernel
 from kvdiag.model.missing import Missing
 
@@ -34,3 +35,11 @@ def has_dmabuf(kernel: Kernel) -> bool | Missing:
     if match is None:
         return Missing(f"kernel release: {kernel.release}")
     return (int(match[1]), int(match[2])) >= _DMABUF_KERNEL
+
+
+def without_expandable_segments(group: str, name: str, value: str) -> str:
+    """Return how a process of this control group starts with PyTorch's allocator options less expandable_segments."""
+    rest = ",".join(
+        part.strip() for part in value.split(",") if part.strip() and "expandable_segments" not in part.lower()
+    )
+    return set_variable(group, name, rest) if rest else unset_variable(group, name)

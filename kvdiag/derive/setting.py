@@ -1,7 +1,8 @@
 """How a variable gets into the environment of a process: what started it decides, and its control group shows that."""
 
 from kvdiag.model.missing import present
-from kvdiag.model.serving import ServingProcess
+from kvdiag.model.serving import ServingProcess, ServingProcesses
+from kvdiag.model.snapshot import Snapshot
 
 
 def unit_of(group: str) -> str | None:
@@ -47,3 +48,10 @@ def unset_variable(group: str, name: str) -> str:
 
 def _edit(unit: str, line: str) -> str:
     return f"systemctl edit {unit} (below [Service]: {line}) && systemctl restart {unit}"
+
+
+def group_here(snapshot: Snapshot) -> str:
+    """Return the control group of the one process that serves here, "" where there is none or several differ."""
+    serving = present(snapshot.part(ServingProcesses))
+    groups = {group_of(process) for process in serving.processes} if serving else set()
+    return groups.pop() if len(groups) == 1 else ""
