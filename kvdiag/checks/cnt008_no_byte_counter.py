@@ -64,4 +64,6 @@ def run(hosts: Hosts) -> Outcome:
     )
 
 
-CHECK = Check(code=CODE, title="bytes of RDMA ports are counted", run=run, explained_by=("CNT001", "CNT002", "CNT004"))
+CHECK = Check(
+    code=CODE, title="bytes of RDMA ports are counted", run=run, explained_by=("CNT001", "CNT002", "CNT003", "CNT004")
+)

@@ -25,7 +25,8 @@ def run(hosts: Hosts) -> Outcome:
         (
             Finding(
                 code=CODE,
-                severity=Severity.INFO,
+                # Alone it may be of a peer that is gone; with failed transfers it is what they failed at.
+                severity=Severity.WARNING if logged(hosts.local, "kv_transfer_failed") else Severity.INFO,
                 subject="engine log",
                 summary=(
                     f"NIXL could not load a remote agent's metadata {times(found)} time(s) "

@@ -93,5 +93,17 @@ CHECK = Check(
     code=CODE,
     title="no KV transfer failed",
     run=run,
-    explained_by=("ENG001", "ENG005", "ENG013", "ENG040", "FAB004", "WC001", "WC004", "WC009", "WC010", "WC012"),
+    explained_by=(
+        "ENG001",
+        "ENG004",
+        "ENG005",
+        "ENG013",
+        "ENG040",
+        "FAB004",
+        "WC001",
+        "WC004",
+        "WC009",
+        "WC010",
+        "WC012",
+    ),
 )

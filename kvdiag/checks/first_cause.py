@@ -57,6 +57,7 @@ def _explains(cause: Finding, finding: Finding, checks: Mapping[str, Check]) -> 
     declared = (
         finding.code in checks[cause.code].explains or cause.code in checks[finding.code].explained_by
     ) and cause.code != finding.code
-    if not declared or cause.host != finding.host or cause.severity is Severity.INFO:
+    mild = cause.severity is Severity.INFO and finding.severity is not Severity.INFO
+    if not declared or cause.host != finding.host or mild:
         return False
     return not cause.devices or not finding.devices or not set(cause.devices).isdisjoint(finding.devices)

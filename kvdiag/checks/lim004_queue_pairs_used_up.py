@@ -74,7 +74,9 @@ def _full(local: Snapshot, device: str, used: int, most: int) -> Finding:
         for pair in (resources.queue_pairs if resources else ())
         if pair.device == device and isinstance(pair.pid, int)
     )
-    worst = owners.most_common(1)
+    listed = sum(owners.values())
+    # In a pid namespace the kernel shows the queue pairs of its processes only, and counts all of the card.
+    worst = owners.most_common(1) if 2 * listed > used else []
     held = tuple(
         Evidence(name="held by", value=f"{name}: {count} of those listed", source="rdma resource show qp")
         for name, count in owners.most_common(3)
@@ -94,7 +96,12 @@ def _full(local: Snapshot, device: str, used: int, most: int) -> Finding:
             *held,
         ),
         action=(
-            (f"restart {worst[0][0]}" if worst else f"find who holds them (rdma resource show qp link {device})")
+            (
+                f"restart {worst[0][0]}"
+                if worst
+                else f"{listed} of {used} are visible from this pid namespace: find who holds the others on the host "
+                f"(rdma resource show qp link {device})"
+            )
             + ", then watch whether the number grows again: watch -n 10 rdma resource show"
         ),
         host=local.host,

@@ -93,4 +93,4 @@ def _finding(
     )
 
 
-CHECK = Check(code=CODE, title="firmware, driver and kernel are those of the peer", run=run)
+CHECK = Check(code=CODE, title="firmware, driver and kernel are those of the peer", run=run, explained_by=("VND004",))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from kvdiag.model.preflight import PreflightDocument
+from kvdiag.model.preflight import CheckResult, PreflightDocument
 
 _STATUSES = ("passed", "warning", "critical", "undetermined")
 
@@ -35,8 +35,8 @@ def render(document: PreflightDocument) -> str:
         ("kvdiag_preflight_waived_findings", "Findings that a waiver takes out.", [({}, verdict.waived)]),
         (
             "kvdiag_preflight_check_status",
-            "1 for what each check answered.",
-            [({"code": result.code, "status": result.status}, 1) for result in document.checks],
+            "1 for what each check answered; severity is that of its gravest finding, and absent where it has none.",
+            [(_answer(document, result), 1) for result in document.checks],
         ),
     ]
     lines = []
@@ -44,6 +44,12 @@ def render(document: PreflightDocument) -> str:
         lines += [f"# HELP {name} {help_}", f"# TYPE {name} gauge"]
         lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in samples]
     return "\n".join(lines) + "\n"
+
+
+def _answer(document: PreflightDocument, result: CheckResult) -> Mapping[str, str]:
+    found = [finding.severity for finding in document.findings if finding.code == result.code]
+    gravest = {"severity": min(found, key=lambda severity: severity.rank).value} if found else {}
+    return {"code": result.code, "status": result.status, **gravest}
 
 
 def _labels(labels: Mapping[str, str]) -> str:

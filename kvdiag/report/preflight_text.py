@@ -46,7 +46,7 @@ def _headline(verdict: PreflightVerdict) -> str:
         found += f" ({_count(verdict.explained, 'more finding follows', 'more findings follow')} from these)"
     if verdict.status == "undetermined":
         seen = "too little" if verdict.passed else "nothing"
-        found = f"{seen} could be examined" + (f" ({found})" if verdict.info else "")
+        found = f"{found}; {seen} else could be examined" if verdict.info else f"{seen} could be examined"
     rest = f"{verdict.passed} passed; {verdict.not_observable} not observable here"
     if verdict.waived:
         rest += f"; {verdict.waived} waived"
