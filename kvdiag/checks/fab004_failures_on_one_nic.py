@@ -13,6 +13,7 @@ from kvdiag.derive.narrowing import use_only
 from kvdiag.derive.rdma import joined
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
+from kvdiag.model.rdma import RdmaDevices
 from kvdiag.model.snapshot import Snapshot
 
 CODE = "FAB004"
@@ -36,7 +37,7 @@ def run(hosts: Hosts) -> Outcome:
     if local and used == 1:
         return NotApplicable(f"{local} is the only card in use: there is none to compare it with")
     if local and len(partners) >= _OTHERS:
-        severity = Severity.WARNING if used is None else Severity.CRITICAL
+        severity = Severity.WARNING if used is None or _elsewhere(hosts.local, local) else Severity.CRITICAL
         return Failed((_finding(hosts.local, failed, local, partners, severity),))
     far, cards = _worst(failed, _far_card, lambda item: item.field("device"))
     if far and len(cards) >= _OTHERS:
@@ -91,7 +92,10 @@ def _finding(
     mine = tuple(item for item in failed if (_far_card(item) if far else item.field("device")) == suspect)
     kind, others = ("far card", "local cards") if far else ("local card", "peers")
     device = suspect.partition("@")[2] if far else suspect
-    if severity is Severity.CRITICAL:
+    absent = not far and _elsewhere(snapshot, device)
+    if absent:
+        meaning = f"this host has no {device}, so the log is of another one, and the fault is likely there"
+    elif severity is Severity.CRITICAL:
         meaning = "the fault is at that card, its cable or its switch port"
     else:
         meaning = f"consistent with a fault of that card or its link{', or of the whole peer' if far else ''}"
@@ -117,9 +121,21 @@ def _finding(
             ),
             mine[0].evidence("first"),
         ),
-        action=_action(snapshot, device, suspect.partition("@")[0] if far else None),
+        action=_action(
+            snapshot, device, suspect.partition("@")[0] if far else "the host of this log" if absent else None
+        ),
         host=snapshot.host,
-        devices=() if far else (suspect,),
+        devices=() if far or absent else (suspect,),
+    )
+
+
+def _elsewhere(snapshot: Snapshot, device: str) -> bool:
+    """Return whether the devices of this host are seen and the one that a log names is none of them."""
+    devices = snapshot.part(RdmaDevices)
+    return (
+        not isinstance(devices, Missing)
+        and bool(devices.devices)
+        and all(item.name != device for item in devices.devices)
     )
 
 

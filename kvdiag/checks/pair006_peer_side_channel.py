@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.addresses import is_local_only
+from kvdiag.derive.addresses import address_of, is_local_only
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.rdma import joined
 from kvdiag.derive.setting import group_of, set_variable
@@ -65,7 +65,7 @@ def _faults(local: Snapshot, peer: Snapshot, setup: EngineSetup, value: str) -> 
         why = f"nothing answers there on port {measured.port}: {measured.error}"
     else:
         return
-    address = _suggested(peer)
+    address = address_of(peer)
     yield Finding(
         code=CODE,
         severity=Severity.CRITICAL,
@@ -74,7 +74,7 @@ def _faults(local: Snapshot, peer: Snapshot, setup: EngineSetup, value: str) -> 
         evidence=(
             Evidence(
                 name=_VARIABLE,
-                value=value,
+                value=str(setup.variable(_VARIABLE) or f"unset (default {_DEFAULT})"),
                 source=f"/proc/{setup.process.pid}/environ of {peer.host}",
                 threshold=f"an address of {peer.host} that {local.host} can reach",
             ),
@@ -111,11 +111,6 @@ def _canonical(value: str) -> str:
         return str(ipaddress.ip_address(value.strip("[]")))
     except ValueError:
         return value
-
-
-def _suggested(peer: Snapshot) -> str:
-    usable = [address for address in map(ipaddress.ip_address, _addresses(peer)) if not address.is_link_local]
-    return str(min(usable, key=lambda address: address.version)) if usable else f"ADDRESS-OF-{peer.host}"
 
 
 CHECK = Check(code=CODE, title="the NIXL side channel of each peer can be reached", run=run)

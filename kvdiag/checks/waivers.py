@@ -1,6 +1,6 @@
 """Findings that are waived: taken out of the verdict, but shown with the reason and the day the waiver ends."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -27,8 +27,12 @@ class Applied:
     notes: tuple[str, ...]
 
 
-def apply(judged: Sequence[Judged], waivers: Iterable[Waiver], today: date) -> Applied:
+def apply(
+    judged: Sequence[Judged], waivers: Iterable[Waiver], today: date, known: Collection[str] | None = None
+) -> Applied:
     """Take out what a valid waiver covers, with the findings that follow from it; note the waivers that expired.
+
+    `known` are the codes of all checks: a waiver of none of them is noted too.
 
     An expired waiver takes out nothing: its finding is back.
     """
@@ -53,6 +57,10 @@ def apply(judged: Sequence[Judged], waivers: Iterable[Waiver], today: date) -> A
         f"the waiver of {waiver.code} ({waiver.reason}) expired on {waiver.expires}: the finding is back"
         for waiver in waivers
         if waiver.expires < today and _covers_any(waiver, back)
+    )
+    unknown = () if known is None else (waiver for waiver in waivers if waiver.code.upper() not in known)
+    notes += tuple(
+        f"the waiver of {waiver.code} names no check; kvdiag explain --list has them all" for waiver in unknown
     )
     return Applied(kept, tuple(waived), notes)
 

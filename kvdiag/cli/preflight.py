@@ -154,7 +154,9 @@ def _judge(
 
     judged = checks.run(checks.Hosts(local=local, peers=tuple(peers)), chosen)
     # A replayed snapshot is judged today: its waivers may have expired since it was taken.
-    applied = waivers.apply(judged, settings.waiver, datetime.now(UTC).date())
+    applied = waivers.apply(
+        judged, settings.waiver, datetime.now(UTC).date(), {check.code for check in checks.discover()}
+    )
     verdict, findings, results = summarise(applied.judged, applied.waived)
     titles = {item.check.code: item.check.title for item in judged}
     return PreflightDocument(

@@ -1,6 +1,7 @@
 """The configuration file of `kvdiag preflight`: what is judged, what fails, and what is waived until when."""
 
 import re
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,5 +53,16 @@ def _check_waiver(entry: Any, where: str) -> None:
         raise InputError(f"{where}: unknown key {unknown[0]!r}; there are code, reason, expires, host and subject")
     if not isinstance(entry["code"], str) or not _CODE.fullmatch(entry["code"]):
         raise InputError(f'{where}: code {entry["code"]!r} is no check\'s code; write for example "GID003"')
+    if not _is_date(entry["expires"]):
+        raise InputError(f"{where}: expires = {str(entry['expires'])!r} is no date; write expires = YYYY-MM-DD")
     if not str(entry["reason"]).strip():
         raise InputError(f"{where}: the reason is empty; say why the finding is accepted")
+
+
+def _is_date(value: object) -> bool:
+    if isinstance(value, str):
+        try:
+            return bool(date.fromisoformat(value))
+        except ValueError:
+            return False
+    return isinstance(value, date) and not isinstance(value, datetime)

@@ -70,6 +70,13 @@ def test_host_and_subject_restrict_a_waiver(
     assert bool(document["waived"]) is waived
 
 
+def test_a_waiver_of_no_check_is_noted(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(WAIVER.replace("CON001", "XYZ999"))
+    code, document = run(capsys, config, "roce-bond")
+    assert code == 0
+    assert document["notes"] == ["the waiver of XYZ999 names no check; kvdiag explain --list has them all"]
+
+
 def test_everything_waived_and_nothing_passed_is_no_pass(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(WAIVER)
     code, document = run(capsys, config, "container-without-provider", "--select", "CON001")
@@ -96,7 +103,10 @@ def test_the_file_selects_and_flags_win(config: Path, capsys: pytest.CaptureFixt
         ("[[waiver]]\ncode = 'GID001'\nexpires = 2026-01-01", "waiver 1: it has no reason"),
         ("[[waiver]]\ncode = 'GID001'\nreason = ' '\nexpires = 2026-01-01", "waiver 1: the reason is empty"),
         ("[[waiver]]\ncode = 'GID'\nreason = 'r'\nexpires = 2026-01-01", "waiver 1: code 'GID' is no check's code"),
-        ("[[waiver]]\ncode = 'GID001'\nreason = 'r'\nexpires = 'soon'", "Invalid RFC3339 encoded date"),
+        (
+            "[[waiver]]\ncode = 'GID001'\nreason = 'r'\nexpires = 'soon'",
+            "waiver 1: expires = 'soon' is no date; write expires = YYYY-MM-DD",
+        ),
         ("[[waiver]]\ncode = 'GID001'\nreason = 'r'\nexpires = 2026-01-01\nhots = 'a'", "unknown key 'hots'"),
         ("waiver = 5", "Expected `array`, got `int` - at `$.waiver`"),
         ("waiver = [5]", "waiver 1: not a table"),
