@@ -2,10 +2,10 @@
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.port_traffic import sent
-from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, attribute, device_of, joined
+from kvdiag.derive.rdma import SOFTWARE_DRIVERS, active_ports, attribute, device_of, joined, netdev_of
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
-from kvdiag.model.rdma import RdmaCounters, RdmaDevices
+from kvdiag.model.rdma import Port, RdmaCounters, RdmaDevices
 
 CODE = "CNT008"
 _PACKETS_ONLY = SOFTWARE_DRIVERS | {"ice", "irdma", "i40e"}
@@ -56,12 +56,18 @@ def run(hosts: Hosts) -> Outcome:
                     )
                     for port in blind[:4]
                 ),
-                action=f"ethtool -S IFACE | grep -E 'vport_rdma|tx_bytes' for the interfaces of {blind[0].device}",
+                action=_action(blind),
                 host=hosts.local.host,
                 devices=tuple(port.device for port in blind),
             ),
         )
     )
+
+
+def _action(blind: list[Port]) -> str:
+    names = dict.fromkeys(name for port in blind if (name := netdev_of(port)) is not None)
+    look = "; ".join(f"ethtool -S {name} | grep -E 'vport_rdma|tx_bytes'" for name in list(names)[:4])
+    return look or f"ethtool -S IFACE | grep -E 'vport_rdma|tx_bytes' for the interfaces of {blind[0].device}"
 
 
 CHECK = Check(

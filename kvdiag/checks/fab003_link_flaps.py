@@ -101,8 +101,10 @@ def _counted(port: Port, downs: int, shown: Evidence, look: str, host: str) -> F
         code=CODE,
         severity=Severity.WARNING if many else Severity.INFO,
         subject=port.name,
-        summary=f"the link of {port.name} went down {downs} time(s) since the driver was loaded"
-        + (": it flaps" if many else ""),
+        summary=(
+            f"the link of {port.name} went down {'at least ' if downs >= 255 else ''}{downs} time(s) since the driver "
+            f"was loaded{': it flaps' if many else ''}"
+        ),
         evidence=(shown,),
         action=(
             f"reseat or replace cable and transceiver of {port.name} ({look}); till then leave it out of device lists"

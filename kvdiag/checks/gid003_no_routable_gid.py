@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
 from kvdiag.derive.environments import environments
 from kvdiag.derive.narrowing import use_only
-from kvdiag.derive.rdma import active_ports, attribute, device_of, is_roce, is_v2, joined, routable_v2
+from kvdiag.derive.rdma import active_ports, attribute, device_of, is_roce, is_v2, joined, netdev_of, routable_v2
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
 from kvdiag.model.rdma import Gid, Port, RdmaDevices
@@ -87,8 +87,10 @@ def _evidence(port: Port, gids: Sequence[Gid]) -> tuple[Evidence, ...]:
 
 
 def _action(port: Port, gids: Sequence[Gid], good: Sequence[Port], snapshot: Snapshot) -> str:
-    netdev = next((gid.netdev for gid in gids if isinstance(gid.netdev, str)), "IFACE")
-    address = f"ip addr add ADDRESS/PREFIX dev {netdev}"
+    netdev = netdev_of(port)
+    address = f"ip addr add ADDRESS/PREFIX dev {netdev or 'IFACE'}"
+    if netdev is None:
+        address += f" (rdma link show {port.name} names the interface)"
     if gids and not any(is_v2(gid) for gid in gids):
         return f"use a driver and firmware that offer RoCE v2 on {port.device}, or keep both ends in one subnet"
     if good and (only := use_only(snapshot, tuple(good))):

@@ -4,7 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.engines import transferring
 from kvdiag.derive.environments import environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
-from kvdiag.derive.rdma import active_ports
+from kvdiag.derive.rdma import active_ports, netdev_of
 from kvdiag.derive.setting import group_of, set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing, present
@@ -72,7 +72,8 @@ def _finding(local: Snapshot, here: Port, ours: PathMtu, peer: Snapshot, there: 
     smaller = min(ours.bytes, theirs.bytes)
     lower = f"{local.host} {here.name}" if ours.bytes == smaller else f"{peer.host} {there.name}"
     mooncake = _mooncake(local) or _mooncake(peer)
-    remedy = f"raise the interface MTU behind {lower} (ip link set IFACE mtu 9000, and every switch between)"
+    netdev = netdev_of(here if ours.bytes == smaller else there) or "IFACE"
+    remedy = f"raise the interface MTU behind {lower} (ip link set {netdev} mtu 9000, and every switch between)"
     if mooncake:
         remedy = f"on both ends: {_set_mtu(local, peer, smaller)}; or {remedy}"
     return Finding(

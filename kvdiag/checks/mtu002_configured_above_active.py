@@ -4,7 +4,7 @@ from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservabl
 from kvdiag.derive.device_lists import selects
 from kvdiag.derive.environments import NamedEnvironment, environments
 from kvdiag.derive.path_mtu import PathMtu, active_mtu
-from kvdiag.derive.rdma import active_ports, joined
+from kvdiag.derive.rdma import active_ports, joined, netdev_of
 from kvdiag.derive.setting import set_variable
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
@@ -83,11 +83,16 @@ def _finding(
         ),
         action=(
             f"on both ends: {set_variable(named.group, name, least)}; or raise the interface MTU to {size + 96} or "
-            "more (ip link set IFACE mtu 9000, and every switch between)"
+            f"more ({_raise(smaller)}, and every switch between)"
         ),
         host=local.host,
         devices=tuple(port.device for port, _ in smaller),
     )
+
+
+def _raise(smaller: list[tuple[Port, PathMtu]]) -> str:
+    names = dict.fromkeys(netdev_of(port) or "IFACE" for port, _ in smaller)
+    return " && ".join(f"ip link set {name} mtu 9000" for name in names)
 
 
 CHECK = Check(code=CODE, title="a configured path MTU fits the ports", run=run, explains=("WC012",))

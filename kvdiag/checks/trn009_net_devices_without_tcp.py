@@ -71,7 +71,6 @@ def _finding(named: NamedEnvironment, others: list[Port], devices: RdmaDevices, 
                     name=port.name,
                     value=f"driver {device_of(devices, port).driver}",
                     source=f"/sys/class/infiniband/{port.device}/device/driver",
-                    threshold="mlx5_core",
                 )
                 for port in others
             ),

@@ -102,6 +102,11 @@ def routable_v2(port: Port) -> tuple[Gid, ...]:
     return tuple(sorted(found, key=lambda gid: (ipaddress.IPv6Address(gid.gid).ipv4_mapped is None, gid.index)))
 
 
+def netdev_of(port: Port) -> str | None:
+    """Return the network interface that a port's GIDs name, None where none does."""
+    return next((gid.netdev for gid in present(port.gids) or () if isinstance(gid.netdev, str)), None)
+
+
 def is_bond(snapshot: Snapshot, port: Port) -> bool:
     """Return whether a port is a bond: its rate then is that of its links together."""
     interfaces = present(snapshot.part(NetInterfaces))

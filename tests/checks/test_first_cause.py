@@ -56,6 +56,14 @@ def test_another_device_another_host_and_a_note_explain_nothing() -> None:
         assert sorted(shape([judged(cause, explains=["B001"]), effect])) == [("A001", []), ("B001", [])]
 
 
+def test_a_note_explains_another_note() -> None:
+    items = [
+        judged(finding("A001", severity=Severity.INFO), explains=["B001"]),
+        judged(finding("B001", severity=Severity.INFO)),
+    ]
+    assert shape(items) == [("A001", ["B001"])]
+
+
 def test_two_that_explain_each_other_stay_together_and_end() -> None:
     items = [judged(finding("A001"), explained_by=["B001"]), judged(finding("B001"), explained_by=["A001"])]
     assert shape(items) == [("A001", ["B001"])]

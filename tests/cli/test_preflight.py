@@ -33,6 +33,16 @@ def test_the_exit_code_follows_the_gravest_finding(
     assert (found, document["verdict"]["status"]) == (code, status)
 
 
+def test_notes_are_named_first_where_nothing_else_could_be_examined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+    command = rf"proc/7171/cmdline = python3\0/usr/local/bin/vllm\0serve\0m\0--kv-transfer-config\0{config}\0"
+    write_tree(f"base no-rdma\n{command}", tmp_path)
+    assert main(["preflight", "--root", str(tmp_path)]) == 3
+    assert capsys.readouterr().out.startswith("2 notes; nothing else could be examined; 0 passed; ")
+
+
 def test_nothing_examined_is_never_a_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree("sys/kernel/", tmp_path)
     code, document = as_json(capsys, "--root", str(tmp_path))
