@@ -10,12 +10,16 @@ HARDWARE = "needs hardware: "
 """A skip reason starts with this where no machine without that hardware can run the test."""
 
 
+FIRST_LAB = ("test_preflight.py", "test_preflight_pairs.py", "test_probe_bandwidth.py", "test_probe_commands.py")
+"""About half of the lab's time, by file: the rest runs in a second process, with machines of its own."""
+
+
 @pytest.hookimpl(wrapper=True)  # so that it comes before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Keep the lab's tests in one process, which boots the machines once and runs one test at a time."""
+    """Keep the lab's tests in two processes, each of which boots its machines once and runs one test at a time."""
     for item in items:
         if item.get_closest_marker("lab"):
-            item.add_marker(pytest.mark.xdist_group("lab"))
+            item.add_marker(pytest.mark.xdist_group("lab-1" if item.path.name in FIRST_LAB else "lab-2"))
     return (yield)
 
 
