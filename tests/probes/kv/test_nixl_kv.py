@@ -63,7 +63,7 @@ def test_16_kib_blocks_take_longer_than_the_same_bytes_coalesced() -> None:
 def test_4_kib_blocks_too_and_the_fitted_cost_predicts_a_size_that_it_has_not_seen() -> None:
     """Tries are put together, the fastest of each row: other work makes a transfer slower, never faster.
 
-    On an idle machine a prediction is within 25 %; beside the lab's machines each row still has a few percent of theirs.
+    On an idle machine a prediction is within 25 %; beside the lab it has been off by a third.
     """
     shape = ("--layers", "4", "--kv-heads", "1", "--head-size", "128", "--op", "write", "--tokens", "256,512,1024")
     fastest: dict[tuple[str, int, int, int], float] = {}
