@@ -72,7 +72,7 @@ REPORTS = (
         more=(f"logs/p.log = {INVALID}",),
         follows={"WC009"},
     ),
-    Report("openucx/ucx#11680", "TOP003", CRITICAL),
+    Report("openucx/ucx#11680", "TOP003", WARNING),
     Report("sgl-project/sglang#29127", "FAB004", CRITICAL, follows={"WC012"}),
     Report(
         *("kvcache-ai/Mooncake#3121", "CON001", CRITICAL),
@@ -82,7 +82,7 @@ REPORTS = (
     Report("ROCm/MAD#224", "CNT001", CRITICAL),
     Report("k8snetworkplumbingwg/sriov-network-device-plugin#345", "CNT002", WARNING),
     Report("prometheus/node_exporter#3265", "CNT004", INFO),
-    Report("treydock/infiniband_exporter#33", "TOP003", CRITICAL),
+    Report("treydock/infiniband_exporter#33", "TOP003", WARNING),
     Report("vllm-project/vllm#27083", "ENG001", CRITICAL, "fail-logged", follows={"ENG012"}),
     Report("vllm-project/vllm#25897", "ENG010", WARNING),
     Report("vllm-project/vllm#50913", "ENG030", WARNING),
