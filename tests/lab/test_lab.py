@@ -166,13 +166,14 @@ def test_a_crash_is_told_with_the_console_and_the_machine_comes_back(lab_pair: W
 def test_a_hanging_machine_is_told(lab_pair: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_DYING_S", 1.0)
     machine = lab_pair.b.machine
-    (qemu,) = qemus("b")
-    os.kill(int(qemu), signal.SIGSTOP)
+    qemu = machine._qemu  # another run's machines have the same names
+    assert qemu
+    qemu.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(MachineLostError, match="'true' does not die: the machine hangs"):
             machine.run("true", timeout_s=1)
     finally:
-        os.kill(int(qemu), signal.SIGCONT)
+        qemu.send_signal(signal.SIGCONT)
     assert machine.run("echo back").stdout == "back\n"
 
 
