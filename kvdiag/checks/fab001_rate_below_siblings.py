@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from kvdiag.checks.base import Check, Failed, Hosts, NotApplicable, NotObservable, Outcome, Passed
-from kvdiag.derive.rdma import active_ports, attribute, device_of, is_bond, joined, model, unread
+from kvdiag.derive.rdma import active_ports, attribute, device_of, half_known, is_bond, joined, model, unread
 from kvdiag.model.finding import Evidence, Finding, Severity
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import Port, RdmaDevices
@@ -16,7 +16,7 @@ def run(hosts: Hosts) -> Outcome:
     if isinstance(devices, Missing):
         return NotObservable(devices.missing)
     active = active_ports(devices)
-    hidden = unread(active, "rate_gbps", "link_layer")
+    hidden = unread(active, "rate_gbps", "link_layer") or half_known(device_of(devices, port) for port in active)
     makes: dict[tuple[object, ...], list[tuple[float, Port]]] = defaultdict(list)
     for port in active:
         if not isinstance(port.rate_gbps, Missing):
