@@ -19,6 +19,10 @@ class Fault(StrEnum):
     REGISTRATION = "registration"
     LAYOUT = "layout"
     LINK = "link"
+    LOSS = "loss"
+    DELAY = "delay"
+    PAUSE = "pause"
+    OVERLOAD = "overload"
     NONE = "none"
     RANDOM = "random"
 
@@ -96,7 +100,7 @@ def _judge(outcome: "Outcome") -> "DemoDocument":
     from kvdiag.model.demo import DemoDocument
     from kvdiag.report.json import head
     from kvdiag.sources.bundle import read_bundle
-    from kvdiag_probes.demo.faults import CAUSES, DESCRIPTIONS
+    from kvdiag_probes.demo.faults import CAUSES, DESCRIPTIONS, matches
 
     plan = outcome.plan
     diagnosis = diagnose(read_bundle(plan.bundle))
@@ -108,7 +112,7 @@ def _judge(outcome: "Outcome") -> "DemoDocument":
         fault_description=DESCRIPTIONS[plan.fault],
         fault_offset_s=outcome.fault_offset_s,
         expected_cause=expected,
-        matched=verdict.cause == expected,
+        matched=matches(plan.fault, verdict),
         transport=plan.transport,
         isolated=plan.isolated,
         seed=plan.seed,

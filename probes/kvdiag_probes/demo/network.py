@@ -1,9 +1,10 @@
-"""A link of their own for the two workers: a veth pair between their network namespaces, and its rate limit."""
+"""A link of their own for the two workers: a veth pair between their network namespaces, and what goes wrong on it."""
 
 import json
 import logging
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ _UP_WITHIN_S = 10.0
 _COMMAND_WITHIN_S = 10.0
 _BURST_BYTES = 256 << 10
 """Larger than the largest segment that TCP hands to a device (64 KiB), which tbf would otherwise drop."""
+_RANDOM_WORD = 2**32 - 0x1000 + 56
+"""Where a packet filter finds a random number (SKF_AD_OFF + SKF_AD_RANDOM of linux/filter.h)."""
 _QUEUE_BYTES = 64 << 20
 """Deeper than anything in flight: a slow link makes data wait, it does not lose them."""
 
@@ -91,6 +94,24 @@ def degrade(prefill_pid: int, bits_per_second: float) -> None:
     """Limit what leaves the prefill process's end of the link to that rate (token bucket, no loss)."""
     shape = ("rate", f"{bits_per_second:.0f}bit", "burst", str(_BURST_BYTES), "limit", str(_QUEUE_BYTES))
     _inside(prefill_pid, "tc", "qdisc", "add", "dev", PREFILL_DEVICE, "root", "tbf", *shape)
+
+
+def lose(decode_pid: int, share: float) -> None:
+    """Drop that share of the packets that reach the decode process's end of the link, at random.
+
+    A classifier of four instructions: load a random word, and drop (2) or pass (-1) by a threshold.
+    """
+    threshold = round(share * 2**32)
+    program = f"4,32 0 0 {_RANDOM_WORD},53 1 0 {threshold},6 0 0 2,6 0 0 {2**32 - 1}"
+    _inside(decode_pid, "tc", "qdisc", "add", "dev", DECODE_DEVICE, "clsact")
+    _inside(decode_pid, "tc", "filter", "add", "dev", DECODE_DEVICE, "ingress", "bpf", "da", "bytecode", program)
+
+
+def lengthen(prefill_pid: int, delay_s: float) -> "subprocess.Popen[bytes]":
+    """Hold every packet that leaves the prefill process's end for that long; the way lasts as long as the process."""
+    program = [sys.executable, "-m", "kvdiag_probes.demo.delay", PREFILL_DEVICE, f"{delay_s:g}"]
+    inside = ["nsenter", f"--net=/proc/{prefill_pid}/ns/net", *program]
+    return subprocess.Popen(tether.wrap(inside, on_parent_death=SIGKILL), stdin=subprocess.DEVNULL)
 
 
 def _keep_order(pid: int, device: str) -> None:

@@ -141,7 +141,7 @@ def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: C
     begin = orchestrator.receive(worker.PATIENCE_S)
     if not isinstance(begin, Begin):
         raise TypeError(f"expected Begin, got {begin}")
-    requests = draw(settings.seed, settings.rate, settings.duration_s)
+    requests = draw(settings.seed, settings.rate, settings.duration_s, settings.surge)
     waiting = timeline(requests, begin.at_ns)
     while waiting or pusher.busy:
         for command in orchestrator.poll():

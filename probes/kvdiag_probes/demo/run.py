@@ -13,7 +13,8 @@ from pathlib import Path
 from kvdiag.errors import KvdiagError, UndeterminedError, UsageError
 from kvdiag.model.missing import Missing
 from kvdiag_probes.demo import faults, leftovers, network, nixl_import, workers
-from kvdiag_probes.demo.channel import Begin, Configure, Degrade, Finished, Ready, Started
+from kvdiag_probes.demo.channel import Begin, Configure, Finished, Ready, Started
+from kvdiag_probes.demo.injection import Injection
 from kvdiag_probes.demo.settings import DECODE_NODE, PREFILL_NODE, Settings, TransportName
 from kvdiag_probes.demo.sidecar import Exporter, configuration, telling
 from kvdiag_probes.demo.workers import Worker
@@ -144,23 +145,24 @@ def _observe(
     fault_offset_s = what.duration_s / 2 if what.fault != "none" else None
     sample_at_s, sample = begin_s + what.duration_s * 0.9, tuple[str, ...]()
     pending, finished = {prefill: 0, decode: 0}, dict[Worker, int]()
-    begun = False
-    while len(finished) < len(pending):
-        time.sleep(0.1)
-        now_s = time.monotonic()
-        exporter.check()
-        for one in pending:
-            for message in one.poll():
-                if isinstance(message, Finished):
-                    finished[one] = message.requests
-        if fault_offset_s is not None and not begun and now_s >= begin_s + fault_offset_s:
-            _begin(what.fault, prefill)
-            begun = True
-        if not sample and now_s >= sample_at_s:
-            sample = exporter.sample()
-        if now_s > begin_s + what.duration_s + DRAIN_WITHIN_S:
-            raise UndeterminedError(f"the requests did not end within {DRAIN_WITHIN_S:g} s of the last arrival")
-        progress(min(1.0, max(0.0, (now_s - begin_s) / what.duration_s)), _rows(records))
+    injection = Injection(what.fault, begin_s + what.duration_s / 2, prefill, decode)
+    try:
+        while len(finished) < len(pending):
+            time.sleep(0.1)
+            now_s = time.monotonic()
+            exporter.check()
+            for one in pending:
+                for message in one.poll():
+                    if isinstance(message, Finished):
+                        finished[one] = message.requests
+            injection.step(now_s)
+            if not sample and now_s >= sample_at_s:
+                sample = exporter.sample()
+            if now_s > begin_s + what.duration_s + DRAIN_WITHIN_S:
+                raise UndeterminedError(f"the requests did not end within {DRAIN_WITHIN_S:g} s of the last arrival")
+            progress(min(1.0, max(0.0, (now_s - begin_s) / what.duration_s)), _rows(records))
+    finally:
+        injection.end()
     time.sleep(2 * SCRAPE_INTERVAL_S)  # the exporter sees the end of the counters and of the rows
     return Outcome(
         plan=what,
@@ -176,13 +178,6 @@ def _rows(records: Path) -> int:
         return records.read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
-
-
-def _begin(fault: str, prefill: Worker) -> None:
-    if fault == "link":
-        network.degrade(prefill.pid, faults.LINK_BITS_PER_SECOND)
-    else:
-        prefill.send(Degrade(fault))
 
 
 def _connect(prefill: Worker, decode: Worker, *, isolated: bool) -> network.Link:
@@ -202,6 +197,7 @@ def _settings(what: Plan, folder: Path) -> Settings:
         seed=what.seed,
         rate=what.rate,
         duration_s=what.duration_s,
+        surge=faults.SURGE if what.fault == "overload" else 1.0,
         telemetry=str(folder / "nixl-telemetry"),
         telemetry_port=_free_port(),
         records=str(folder / "requests.jsonl"),

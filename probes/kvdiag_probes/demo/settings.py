@@ -11,12 +11,16 @@ DECODE_NODE = "decode-0"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`rate` in requests per second; `telemetry` holds a folder of NIXL's store per node, `records` gets the rows."""
+    """`rate` in requests per second, `surge` times that in the second half.
+
+    `telemetry` holds a folder of NIXL's store per node, `records` gets the rows.
+    """
 
     transport: TransportName
     seed: int
     rate: float
     duration_s: float
+    surge: float = 1.0
     telemetry: str
     telemetry_port: int
     records: str

@@ -34,8 +34,10 @@ class Request:
         return PREFILL_BASE_S + PREFILL_PER_TOKEN_S * self.tokens
 
 
-def draw(seed: int, rate: float, duration_s: float) -> tuple[Request, ...]:
-    """Return arrivals at `rate` per second over `duration_s` seconds, the same for the same arguments.
+def draw(seed: int, rate: float, duration_s: float, surge: float = 1.0) -> tuple[Request, ...]:
+    """Return arrivals at `rate` per second over `duration_s` seconds, `surge` times as many in the second half.
+
+    The same for the same arguments, and the first half for any `surge`.
 
     Gaps are exponential and lengths mixed, both dealt from shuffled decks of evenly spaced quantiles: any two stretches
     of some seconds carry the same load in another order, so that what differs between them is not the workload.
@@ -45,7 +47,7 @@ def draw(seed: int, rate: float, duration_s: float) -> tuple[Request, ...]:
     offset_s = 0.0
     while True:
         for gap_s, tokens in zip(_gaps(rng, rate), _lengths(rng), strict=True):
-            offset_s += gap_s
+            offset_s += gap_s / (surge if offset_s >= duration_s / 2 else 1)
             if offset_s >= duration_s:
                 return tuple(requests)
             requests.append(Request(len(requests), offset_s, tokens))

@@ -1,9 +1,11 @@
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from kvdiag.errors import UndeterminedError, UsageError
+from kvdiag.model.diagnosis import Verdict
 from kvdiag.model.missing import Missing
 from kvdiag_exporters.config import load
 from kvdiag_probes.demo import faults, leftovers, network, nixl_import, run, sidecar
@@ -45,6 +47,33 @@ def test_random_picks_every_possible_fault_and_no_other() -> None:
     assert {faults.choose("tcp", NO_LINK, rng) for _ in range(100)} == {"layout"}
 
 
+@pytest.mark.parametrize("fault", ["link", "loss", "delay"])
+def test_what_is_done_to_a_link_needs_one(fault: str) -> None:
+    assert faults.unavailable(fault, "nixl", NO_LINK) == NO_LINK
+    assert faults.unavailable(fault, "nixl", None) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "cause", "right"),
+    [
+        ("loss", "cause", "fabric.loss", True),
+        ("loss", "cause", "fabric.link_degraded", False),
+        ("loss", "abstain", None, False),
+        ("none", "no_change", None, True),
+        ("none", "abstain", None, True),
+        ("pause", "abstain", None, True),
+        ("pause", "no_change", None, False),
+        ("pause", "cause", "fabric.loss", False),
+    ],
+)
+def test_a_verdict_matches_what_was_done(
+    fault: str, status: Literal["cause", "no_change", "abstain"], cause: str | None, right: bool
+) -> None:
+    verdict = Verdict(status=status, cause=cause, confidence=0.9, reason="")
+    assert faults.matches(fault, verdict) == right
+    assert faults.CAUSES.keys() == faults.DESCRIPTIONS.keys()
+
+
 def test_an_unknown_fault_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--fault gremlins: choose one of none, registration"):
         make_plan(monkeypatch, tmp_path, link=None, nixl="nixl_cu12", fault="gremlins")
@@ -57,7 +86,7 @@ def test_the_recording_does_not_say_what_was_injected(tmp_path: Path) -> None:
     loaded = load(config)
     assert loaded.engines[0].nixl_telemetry == '/x y/"z"'
     assert loaded.recorder is not None and loaded.recorder.incident_start_s is None
-    assert not any(fault in config.read_text() for fault in ("registration", "layout", "link", "fault"))
+    assert not any(fault in config.read_text() for fault in (*faults.CAUSES, "fault") if fault != "none")
 
 
 def test_only_folders_of_dead_processes_are_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

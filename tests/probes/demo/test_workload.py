@@ -65,3 +65,10 @@ def test_staging_size_follows_its_cost_within_bounds() -> None:
     assert staging_bytes(0) == STAGING_MOST_BYTES
     assert staging_bytes(0.010) > staging_bytes(0.020) > STAGING_LEAST_BYTES
     assert staging_bytes(0.013) % (LAYERS << 20) == 0
+
+
+def test_a_surge_multiplies_the_arrivals_of_the_second_half_alone() -> None:
+    plain, surging = draw(5, 8, 120), draw(5, 8, 120, surge=3)
+    first = [request for request in plain if request.offset_s < 60]
+    assert list(surging[: len(first)]) == first
+    assert 2.7 < len([r for r in surging if r.offset_s >= 60]) / len([r for r in plain if r.offset_s >= 60]) < 3.3
