@@ -24,6 +24,8 @@ LEAST_SCORE = 3.5
 LEAST_GAIN = 1.0
 """The same score must be that much above the one at the ends of the reach: otherwise load waves alone correlate."""
 LEAST_INCREMENTS = 60
+TABLE_STEP_S = 0.01
+MOST_CELLS = 2_000_000
 PAD_S = 0.75
 """Windows on counters of an aligned node are widened by that much: offsets are found to a quarter of a second, and
 counters are read once a second."""
@@ -79,12 +81,11 @@ def _offset(series: list[CounterSeries], start: Floats, stop: Floats, size: Floa
         seen = np.diff(unwrapped(one.value))
         seen = np.minimum(seen, np.quantile(seen, 0.99))
         seen = seen - seen.mean()
-        at = moved[np.searchsorted(moments, one.time_s[None, :] - shifts[:, None])]
-        due = np.diff(at, axis=1)
-        due = due - due.mean(axis=1, keepdims=True)
+        due = np.diff(moved[_reached(moments, one.time_s, shifts)], axis=1)
+        # Both are centred by what is centred already, and by the sums: the array of all shifts is passed over twice.
         covariance += due @ seen
         own += float(seen @ seen)
-        expected += (due**2).sum(axis=1)
+        expected += np.einsum("st,st->s", due, due) - due.sum(axis=1) ** 2 / len(seen)
         count += len(seen)
     if count < LEAST_INCREMENTS or own <= 0 or (expected <= 0).any():
         return None
@@ -98,6 +99,19 @@ def _offset(series: list[CounterSeries], start: Floats, stop: Floats, size: Floa
     bend = before - 2 * peak + after
     fine = 0.5 * (before - after) / bend if bend < 0 else 0.0
     return Offset(seconds=float(shifts[best] + fine * STEP_S), score=float(scores[best]))
+
+
+def _reached(moments: Floats, time_s: Floats, shifts: Floats) -> NDArray[np.intp]:
+    """Return how many of the sorted moments lie before each time less each shift, one row per shift."""
+    # By hundredths of a second, a thirtieth of what offsets are good for: a table is ten times as quick as a search.
+    first, last = float(time_s[0] - shifts[-1]), float(time_s[-1] - shifts[0])
+    cells = int((last - first) / TABLE_STEP_S) + 2
+    if cells > MOST_CELLS:
+        return np.searchsorted(moments, time_s[None, :] - shifts[:, None])
+    own = np.ceil((moments - first) * (1 / TABLE_STEP_S)).astype(np.int64)
+    before = np.cumsum(np.bincount(np.clip(own, 0, cells), minlength=cells + 1))
+    cell = ((time_s[None, :] - shifts[:, None]) - first) * (1 / TABLE_STEP_S)
+    return before[cell.astype(np.int32)]
 
 
 def aligned(bundle: Bundle, offsets: Mapping[str, Offset]) -> Bundle:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kvdiag.attribution.blocks import LEAST_BIN_S
 from kvdiag.attribution.clocks import PAD_S as ALIGNED_PAD_S
 from kvdiag.attribution.clocks import Offset, aligned
-from kvdiag.derive.counters import CounterBank
+from kvdiag.derive.counters import CounterBank, NodeWindows, node_windows
 from kvdiag.derive.stages import StageMatrix
 from kvdiag.model.bundle import Bundle, CounterSeries, Labels
 
@@ -49,6 +49,8 @@ HEALTHY_ZERO = frozenset(
     }
 )
 """What a warmed-up, healthy deployment does not do at all: without a baseline, zero is the expectation."""
+WINDOWS_KEPT = 2
+"""Of the intervals around the rows' transfers, by side and width: those of a million rows take 60 MB."""
 SPEED = "nic.link_gbps"
 """The expectation without a baseline is the fastest node's."""
 
@@ -81,9 +83,10 @@ class Frame:
     stop_s: float = np.inf
     standing: bool = False
     offsets: Mapping[str, Offset] = field(default_factory=dict)
-    _rates: dict[str, dict[str, NodeRate]] = field(default_factory=dict)
+    _rates: dict[str, dict[str, NodeRate]] | None = None
     _numbers: dict[str, Floats | None] = field(default_factory=dict)
     _around: dict[tuple[str, Role, float | None], Floats] = field(default_factory=dict)
+    _windows: dict[tuple[Role, float | None], NodeWindows] = field(default_factory=dict)
     _window: tuple[Floats, Floats] | None = None
     memo: dict[str, object] = field(default_factory=dict)
     """What was computed once of this frame, by name."""
@@ -196,52 +199,9 @@ class Frame:
 
     def rates(self, metric: str) -> dict[str, NodeRate]:
         """Return the metric's change per node, for the nodes that have it."""
-        if metric not in self._rates:
-            rate = self._peer_rate if self.standing else self._rate
-            self._rates[metric] = {node: rate(metric, node) for node in self.counters.nodes(metric)}
-        return self._rates[metric]
-
-    def _rate(self, metric: str, node: str) -> NodeRate:
-        parts = []
-        for begin, stop in self.spans(incident=False):
-            edges = np.arange(begin, stop, REFERENCE_BIN_S)
-            step = min(REFERENCE_BIN_S, max(stop - begin, 1e-3))
-            parts.append(self.counters.mean(metric, node, edges, np.minimum(edges + step, stop)))
-        bins = np.concatenate(parts) if parts else np.zeros(0)
-        bins = bins[np.isfinite(bins)]
-        return NodeRate(
-            node=node,
-            base=self._mean(metric, node, self.spans(incident=False)),
-            base_high=_quantile(bins, 0.95),
-            incident=self._mean(metric, node, self.spans(incident=True)),
-        )
-
-    def _mean(self, metric: str, node: str, spans: Spans) -> float:
-        """Return the metric's mean over several stretches, NaN where none of them was recorded."""
-        means = np.array([self.counters.over(metric, node, *span) for span in spans])
-        known = np.isfinite(means)
-        lengths = np.array([stop - begin for begin, stop in spans])
-        return float(np.average(means[known], weights=lengths[known])) if known.any() else float("nan")
-
-    def _peer_rate(self, metric: str, node: str) -> NodeRate:
-        """Return the node's mean beside what is usual among the nodes of its side; zero for what should not happen."""
-        mean = float(self.counters.mean(metric, node, self.start_s, self.end_s))
-        if metric in HEALTHY_ZERO:
-            return NodeRate(node=node, base=0.0, base_high=0.0, incident=mean)
-        known = self.counters.nodes(metric)
-        sides = [set(self.node_names(role)) for role in ("prefill", "decode")]
-        peers = [name for name in known if any(node in side and name in side for side in sides)] or [node]
-        if metric == SPEED:
-            peers = list(known)
-        edges = np.arange(self.start_s, self.end_s, REFERENCE_BIN_S)
-        bins = np.array([self.counters.mean(metric, peer, edges, edges + REFERENCE_BIN_S) for peer in peers])
-        if np.isnan(bins).all(axis=1).any() or bins.shape[1] == 0:
-            return NodeRate(node=node, base=mean, base_high=mean, incident=mean)
-        if metric == SPEED:
-            best = float(np.nanquantile(bins, 1 - QUIET, axis=1).max())
-            return NodeRate(node=node, base=best, base_high=best, incident=mean)
-        low, high = (float(np.quantile(np.nanquantile(bins, q, axis=1), QUIET_NODES)) for q in (QUIET, 1 - QUIET))
-        return NodeRate(node=node, base=low, base_high=high, incident=mean)
+        if self._rates is None:
+            self._rates = _peer_rates(self) if self.standing else _rates(self)
+        return self._rates.get(metric, {})
 
     def around(self, metric: str, role: Role, pad_s: float | None = None) -> Floats | None:
         """Return the rate (gauge: mean) at the row's own node around its KV part; None where no such node has it.
@@ -253,16 +213,37 @@ class Frame:
             return None
         key = (metric, role, pad_s)
         if key not in self._around:
-            start, stop = self.kv_window()
-            if self.windowed:
-                pad_s = 0.0
-            if pad_s is None:
-                pads = [ALIGNED_PAD_S if node in self.offsets else CLOCK_PAD_S for node in labels.names]
-                by_row: Floats | float = np.array([*pads, CLOCK_PAD_S])[labels.codes]
-            else:
-                by_row = pad_s
-            self._around[key] = self.counters.per_row(metric, labels.names, labels.codes, start - by_row, stop + by_row)
+            self._around[key] = self.counters.per_row(metric, self._node_windows(role, pad_s))
         return self._around[key]
+
+    def _node_windows(self, role: Role, pad_s: float | None) -> NodeWindows:
+        known = self._windows.pop((role, pad_s), None)
+        if known is None:
+            labels = self.nodes(role)
+            start, stop = self.kv_window()
+            by_row: Floats | float = 0.0 if pad_s is None else pad_s
+            if self.windowed:
+                by_row = 0.0
+            elif pad_s is None:
+                pads = [ALIGNED_PAD_S if node in self.offsets else CLOCK_PAD_S for node in labels.names]
+                by_row = np.array([*pads, CLOCK_PAD_S])[labels.codes]
+            known = node_windows(labels.names, labels.codes, start - by_row, stop + by_row)
+            while len(self._windows) >= WINDOWS_KEPT:
+                self._windows.pop(next(iter(self._windows)))
+        self._windows[role, pad_s] = known
+        return known
+
+    def throughout(self) -> "Frame":
+        """Return the frame without a baseline: all of it is in question; what was read of counters is shared."""
+        return replace(
+            self,
+            incident=np.ones(self.rows, dtype=bool),
+            split_s=self.start_s,
+            stop_s=np.inf,
+            standing=True,
+            _rates=None,
+            memo={},
+        )
 
     def head(self, rows: int) -> "Frame":
         """Return the frame of the first rows only (itself where it has no more)."""
@@ -326,16 +307,7 @@ def build_frame(
 
 def standing_frame(bundle: Bundle, stages: StageMatrix, offsets: Mapping[str, Offset] | None = None) -> Frame:
     """Return the frame of a bundle without a baseline: all of it is in question."""
-    arrival = bundle.requests.numbers["arrival_s"]
-    return Frame(
-        bundle=bundle,
-        stages=stages,
-        incident=np.ones(len(arrival), dtype=bool),
-        split_s=float(arrival[0]),
-        counters=_bank(aligned(bundle, offsets or {})),
-        standing=True,
-        offsets=offsets or {},
-    )
+    return build_frame(bundle, stages, -np.inf, offsets=offsets).throughout()
 
 
 def _bank(bundle: Bundle) -> CounterBank:
@@ -346,11 +318,91 @@ def _bank(bundle: Bundle) -> CounterBank:
     return counters
 
 
+def _rates(frame: Frame) -> dict[str, dict[str, NodeRate]]:
+    """Return by metric and node what the counters did in the baseline and in the incident."""
+    spans = (frame.spans(incident=False), frame.spans(incident=True))
+    starts, stops = [], []
+    for begin, stop in spans[0]:
+        edges = np.arange(begin, stop, REFERENCE_BIN_S)
+        step = min(REFERENCE_BIN_S, max(stop - begin, 1e-3))
+        starts.append(edges)
+        stops.append(np.minimum(edges + step, stop))
+    bins = sum(len(one) for one in starts)
+    whole = np.array([*spans[0], *spans[1]]).reshape(-1, 2)
+    start, end = np.concatenate([*starts, whole[:, 0]]), np.concatenate([*stops, whole[:, 1]])
+    found: dict[str, dict[str, NodeRate]] = {}
+    before = slice(bins, bins + len(spans[0]))
+    for node in frame.counters.every_node():
+        for metric, means in frame.counters.every_mean(node, start, end):
+            found.setdefault(metric, {})[node] = NodeRate(
+                node=node,
+                base=_weighted(means[before], spans[0]),
+                base_high=_quantile(means[:bins], 0.95),
+                incident=_weighted(means[before.stop :], spans[1]),
+            )
+    return {metric: dict(sorted(nodes.items())) for metric, nodes in found.items()}
+
+
+def _weighted(means: Floats, spans: Spans) -> float:
+    """Return the mean over several stretches, NaN where none of them was recorded."""
+    if len(spans) == 1:
+        return float(means[0])
+    total = length = 0.0
+    for mean, (begin, stop) in zip(means.tolist(), spans, strict=True):
+        if mean == mean:
+            total, length = total + mean * (stop - begin), length + stop - begin
+    return total / length if length > 0 else float("nan")
+
+
+def _peer_rates(frame: Frame) -> dict[str, dict[str, NodeRate]]:
+    """Return by metric each node's mean beside what is usual among the nodes of its side; zero for what should not be.
+
+    Usual is the quietest of times at the quietest of nodes, of a link's speed the fastest.
+    """
+    edges = np.arange(frame.start_s, frame.end_s, REFERENCE_BIN_S)
+    starts, stops = np.append(edges, frame.start_s), np.append(edges + REFERENCE_BIN_S, frame.end_s)
+    recorded: dict[str, dict[str, Floats]] = {}
+    for node in frame.counters.every_node():
+        for metric, means in frame.counters.every_mean(node, starts, stops):
+            recorded.setdefault(metric, {})[node] = means
+    sides = [set(frame.node_names(role)) for role in ("prefill", "decode")]
+    found: dict[str, dict[str, NodeRate]] = {}
+    for metric, nodes in recorded.items():
+        usual: dict[tuple[str, ...], tuple[float, float] | None] = {}
+        found[metric] = {}
+        for node in sorted(nodes):
+            mean = float(nodes[node][-1])
+            if metric in HEALTHY_ZERO:
+                found[metric][node] = NodeRate(node=node, base=0.0, base_high=0.0, incident=mean)
+                continue
+            peers = tuple(name for name in nodes if any(node in side and name in side for side in sides)) or (node,)
+            if metric == SPEED:
+                peers = tuple(nodes)
+            if peers not in usual:
+                usual[peers] = _usual(metric, np.array([nodes[peer][:-1] for peer in peers]))
+            low, high = usual[peers] or (mean, mean)
+            found[metric][node] = NodeRate(node=node, base=low, base_high=high, incident=mean)
+    return found
+
+
+def _usual(metric: str, bins: Floats) -> tuple[float, float] | None:
+    """Return what is usual and usually high of a metric, given its means by peer and time; None where one has none."""
+    if bins.shape[1] == 0 or np.isnan(bins).all(axis=1).any():
+        return None
+    if metric == SPEED:
+        best = max(_quantile(one, 1 - QUIET) for one in bins)
+        return best, best
+    low, high = (
+        _quantile(np.array([_quantile(one, share) for one in bins]), QUIET_NODES) for share in (QUIET, 1 - QUIET)
+    )
+    return low, high
+
+
 def _quantile(values: Floats, q: float) -> float:
-    """Return what numpy.quantile does, NaN of nothing; for the few values of one counter it is ten times as quick."""
-    if not values.size:
+    """Return what numpy.nanquantile does, NaN of nothing; of one counter's few values ten times as quickly."""
+    ordered = np.sort(values[np.isfinite(values)])
+    if not ordered.size:
         return float("nan")
-    ordered = np.sort(values)
     place = q * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)

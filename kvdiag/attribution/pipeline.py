@@ -18,7 +18,7 @@ from kvdiag.attribution.tail import tail_change
 from kvdiag.attribution.variance import split_variance
 from kvdiag.attribution.whole_period import REPLICATES, data_summary, whole_period
 from kvdiag.derive.stages import stage_matrix
-from kvdiag.derive.thin import thinned
+from kvdiag.derive.thin import LIVE_ROWS, thinned
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
 from kvdiag.model.missing import Missing
@@ -42,12 +42,12 @@ def diagnose(
     frame = build_frame(bundle, stages, split.at_s, split.stop_s, offsets)
     few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()), windowed=frame.windowed)
     if few is not None:
-        return whole_period(standing_frame(bundle, stages, offsets), split, seed, few)
+        return whole_period(frame.throughout(), split, seed, few)
     found = _against_baseline(frame, split, random)
     if split.candidate is None or (found.verdict.status == "cause" and not _is_drift(found.verdict.cause)):
         return found
     # The change was only found, not announced: perhaps both sides of it are bad.
-    throughout = whole_period(standing_frame(bundle, stages, offsets), split, seed)
+    throughout = whole_period(frame.throughout(), split, seed)
     return throughout if throughout.verdict.status == "cause" else found
 
 
@@ -57,10 +57,6 @@ def diagnose_live(bundle: Bundle, incident_start_s: float | None = None, seed: i
     Waits are not recomputed (that needs every request); counters, which count all, are used whole.
     """
     return diagnose(thinned(bundle, LIVE_ROWS, seed), incident_start_s, seed)
-
-
-LIVE_ROWS = 5000
-"""From 2000 rows on the bar for naming a cause no longer depends on their number."""
 
 
 def _is_drift(cause: str | None) -> bool:

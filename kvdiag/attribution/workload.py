@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kvdiag.attribution.causes.base import Load
 from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.derive.counters import node_windows
 
 
 def turn_class(frame: Frame) -> NDArray[np.int64]:
@@ -127,7 +128,8 @@ def expected_co_batch(frame: Frame) -> Floats | None:
         return None
     labels = frame.nodes("prefill")
     before, until = frame.kv_window() if frame.windowed else (frame.arrival_s - LOAD_BIN_S, frame.arrival_s)
-    rate = frame.counters.per_row("engine.prefill_tokens", labels.names, labels.codes, before, until)
+    windows = node_windows(labels.names, labels.codes, before, until)
+    rate = frame.counters.per_row("engine.prefill_tokens", windows)
     if np.isnan(rate).any():
         cell = (labels.codes.astype(np.int64) + 1) * 1_000_000 + (
             (frame.arrival_s - frame.start_s) // LOAD_BIN_S

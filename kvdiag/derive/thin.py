@@ -3,8 +3,22 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdiag.model.bundle import Bundle
+
+LIVE_ROWS = 5000
+"""Of a live window: from 2000 rows on the bar for naming a cause no longer depends on their number."""
+
+
+def drawn(count: int, most_rows: int, seed: int = 0) -> NDArray[np.intp]:
+    """Return at most about `most_rows` of `count` positions, one drawn from each run of as many."""
+    step = max(1, int(np.ceil(count / most_rows)))
+    starts = np.arange(0, count, step)
+    if step == 1:
+        return starts
+    rows: NDArray[np.intp] = np.minimum(starts + np.random.default_rng(seed).integers(0, step, len(starts)), count - 1)
+    return rows
 
 
 def thinned(bundle: Bundle, most_rows: int, seed: int = 0) -> Bundle:
@@ -12,9 +26,7 @@ def thinned(bundle: Bundle, most_rows: int, seed: int = 0) -> Bundle:
     count = len(bundle.requests)
     if count <= most_rows:
         return bundle
-    step = int(np.ceil(count / most_rows))
-    starts = np.arange(0, count, step)
-    rows = np.minimum(starts + np.random.default_rng(seed).integers(0, step, len(starts)), count - 1)
+    rows = drawn(count, most_rows, seed)
     requests = bundle.requests
     kept = replace(
         requests,
@@ -22,6 +34,14 @@ def thinned(bundle: Bundle, most_rows: int, seed: int = 0) -> Bundle:
         numbers={name: values[rows] for name, values in requests.numbers.items()},
         labels={name: replace(one, codes=one.codes[rows]) for name, one in requests.labels.items()},
     )
-    note = f"{len(rows)} of {count} recorded requests were looked at, evenly over time"
-    share = (bundle.sampling or 1.0) * len(rows) / count
-    return replace(bundle, requests=kept, sampling=share, notes=(*bundle.notes, note))
+    return of_more(replace(bundle, requests=kept), count)
+
+
+def of_more(bundle: Bundle, count: int) -> Bundle:
+    """Return the bundle of some of `count` recorded requests, with its sampling and a note that say so."""
+    rows = len(bundle.requests)
+    if rows == count:
+        return bundle
+    note = f"{rows} of {count} recorded requests were looked at, evenly over time"
+    share = (bundle.sampling or 1.0) * rows / count
+    return replace(bundle, sampling=share, notes=(*bundle.notes, note))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdiag.derive.counters import CounterBank, unwrapped
+from kvdiag.derive.counters import CounterBank, node_windows, unwrapped
 from kvdiag.model.bundle import BundleEvent, CounterSeries, MetricInfo
 
 
@@ -37,7 +37,8 @@ def test_what_was_not_recorded_is_nan_and_not_zero() -> None:
     assert np.isnan(bank.mean("nic.cnp", "b", 0, 1))
     assert np.isnan(bank.mean("nic.pause_us", "a", 0, 1))
     assert np.isnan(bank.mean("nic.cnp", "a", 10, 11))
-    rows = bank.per_row("nic.cnp", ("a", "b"), np.array([0, 1, -1], dtype=np.int32), np.zeros(3), np.ones(3))
+    codes = np.array([0, 1, -1], dtype=np.int32)
+    rows = bank.per_row("nic.cnp", node_windows(("a", "b"), codes, np.zeros(3), np.ones(3)))
     assert rows[0] == 1
     assert np.isnan(rows[1:]).all()
 
@@ -55,10 +56,32 @@ def test_events_never_replace_a_counter_that_was_recorded() -> None:
     assert bank.nodes("nic.cnp") == ("a",)
 
 
-def test_one_interval_is_as_many_are() -> None:
-    series = [_series([0.0, 10, 30, 5], metric="nic.rx_bytes"), _series([1.0, 2, 3, 4], metric="nic.link_gbps")]
+def test_all_metrics_of_a_node_are_as_each_alone() -> None:
+    other_times = _series([3.0, 5, 9], metric="nic.tx_bytes")
+    series = [
+        _series([0.0, 10, 30, 5], "x", "nic.rx_bytes"),
+        _series([1.0, 2, 3, 4], metric="nic.link_gbps"),
+        _series([7.0, 7, 8, 9], "y", "nic.rx_bytes"),
+        CounterSeries(
+            node="a", device=None, metric="nic.tx_bytes", time_s=other_times.time_s * 2, value=other_times.value
+        ),
+    ]
     bank = CounterBank(series, {"nic.link_gbps": MetricInfo(kind="gauge", unit="")})
-    for metric in ("nic.rx_bytes", "nic.link_gbps", "no.such"):
-        for start, stop in ((0.0, 3.0), (0.5, 1.25), (-5.0, 1.0), (8.0, 9.0), (2.0, 2.0)):
-            many = float(bank.mean(metric, "a", start, stop))
-            assert bank.over(metric, "a", start, stop) == pytest.approx(many, nan_ok=True)
+    start, stop = np.array([0.0, 0.5, -5.0, 8.0, 2.0]), np.array([3.0, 1.25, 1.0, 9.0, 2.0])
+    found = dict(bank.every_mean("a", start, stop))
+    assert set(found) == {"nic.rx_bytes", "nic.link_gbps", "nic.tx_bytes"}
+    rows = node_windows(("a",), np.zeros(5, dtype=np.int32), start, stop)
+    for metric, means in found.items():
+        assert means == pytest.approx(bank.mean(metric, "a", start, stop), nan_ok=True)
+        assert means == pytest.approx(bank.per_row(metric, rows), nan_ok=True)
+    assert found["nic.rx_bytes"][1] == pytest.approx((5 + 5 + 0 + 0.25) / 0.75)
+    assert np.isnan(found["nic.link_gbps"][3:]).all()
+    assert dict(bank.every_mean("b", start, stop)) == {}
+
+
+def test_two_readings_at_one_instant_divide_by_nothing() -> None:
+    twice = CounterSeries(
+        node="a", device=None, metric="nic.cnp", time_s=np.array([0.0, 1.0, 1.0]), value=np.array([0.0, 2.0, 3.0])
+    )
+    bank = CounterBank([twice], {"nic.cnp": MetricInfo(kind="counter", unit="1")})
+    assert np.isfinite(bank.mean("nic.cnp", "a", np.array([0.0, 0.5]), np.array([1.0, 2.0]))).all()

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from kvdiag.attribution import diagnose, diagnose_live
-from kvdiag.attribution.pipeline import LIVE_ROWS
-from kvdiag.derive.thin import thinned
+from kvdiag.derive.thin import LIVE_ROWS, thinned
 from tests.attribution.synthetic import World, simulate
 
 
@@ -26,3 +25,11 @@ def test_a_live_window_is_diagnosed_from_a_part_of_it() -> None:
     assert live.data.requests <= LIVE_ROWS
     assert live.verdict.cause == whole.verdict.cause == "layout.fragmented"
     assert live.causes[0].excess_mean_s == pytest.approx(whole.causes[0].excess_mean_s, rel=0.2)
+
+
+@pytest.mark.parametrize("fault", ["none", "link"])
+def test_a_live_window_gets_the_verdict_of_the_whole_one(fault: str) -> None:
+    bundle = simulate(World(seed=2, fault=fault, requests=15_000, seconds=600, serial=False))
+    whole, live = diagnose(bundle).verdict, diagnose_live(bundle).verdict
+    assert (live.status, live.cause) == (whole.status, whole.cause)
+    assert whole.cause == ("fabric.link_degraded" if fault == "link" else None)

@@ -5,6 +5,7 @@ import os
 import threading
 from dataclasses import dataclass
 
+from kvdiag.derive.thin import LIVE_ROWS, of_more
 from kvdiag.errors import KvdiagError
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
@@ -59,8 +60,8 @@ class OnlineAttribution:
         """Run once, now."""
         now_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
         since_s = now_s - self._window_s
-        columns = self._requests.columns(since_s)
-        count = 0 if columns is None else len(columns)
+        found = self._requests.columns(since_s, LIVE_ROWS)
+        columns, count = (None, 0) if found is None else found
         diagnosis, error = None, ""
         if columns is None or count < FEWEST_REQUESTS:
             error = f"{count} requests in the last {self._window_s:g} s, at least {FEWEST_REQUESTS} are needed"
@@ -74,7 +75,7 @@ class OnlineAttribution:
             try:
                 from kvdiag.attribution import diagnose
 
-                diagnosis = diagnose(bundle)
+                diagnosis = diagnose(of_more(bundle, count))
             except KvdiagError as failure:
                 error = str(failure)
             except Exception as failure:  # its fault must not end the thread: the next window may be another

@@ -2,6 +2,7 @@
 
 import threading
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -52,10 +53,8 @@ class CounterWindow:
         found = []
         with self._lock:
             for (node, device, name), (times, values) in self._series.items():
-                time_s, value = np.array(times), np.array(values)
-                keep = time_s >= since_s
-                if keep.any():
-                    found.append(
-                        CounterSeries(node=node, device=device, metric=name, time_s=time_s[keep], value=value[keep])
-                    )
+                first = bisect_left(times, since_s)
+                if first < len(times):
+                    time_s, value = np.array(times[first:]), np.array(values[first:])
+                    found.append(CounterSeries(node=node, device=device, metric=name, time_s=time_s, value=value))
             return tuple(found), dict(self._metrics)

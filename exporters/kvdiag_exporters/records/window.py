@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from kvdiag.derive.request_row import CLOCK_SLACK_S, OVERLAP_SLACK
+from kvdiag.derive.thin import drawn
 from kvdiag.model.bundle import Labels, RequestColumns
 from kvdiag.model.record import HandleTransfer, Piece, WindowRecord
 from kvdiag.model.transfer import STAGES, TransferRecord
@@ -60,22 +61,27 @@ class RecordWindow:
         with self._lock:
             return list(self.requests), list(self.transfers), list(self.windows)
 
-    def columns(self, since_s: float) -> RequestColumns | None:
-        """Return the requests that arrived since then; None where there are none."""
+    def columns(self, since_s: float, most_rows: int = MOST_ROWS) -> tuple[RequestColumns, int] | None:
+        """Return the requests that arrived since then, at most about `most_rows` of them evenly over time, and how many
+        there are in all; None where there are none.
+        """
         with self._lock:
-            numbers = {name: np.array(values) for name, values in self._numbers.items()}
-            codes = {name: np.array(values, dtype=np.int32) for name, values in self._codes.items()}
+            arrival_s = np.array(self._numbers["arrival_s"])
+            order = np.argsort(arrival_s, kind="stable")
+            order = order[np.searchsorted(arrival_s[order], since_s) :]
+            if order.size == 0:
+                return None
+            rows = order[drawn(order.size, most_rows)]
+            # Views of growing arrays: gone before the lock is, for an array that is looked at cannot grow.
+            numbers = {name: np.frombuffer(values)[rows] for name, values in self._numbers.items()}
+            codes = {name: np.frombuffer(values, dtype=np.int32)[rows] for name, values in self._codes.items()}
             names = {name: tuple(known) for name, known in self._names.items()}
-        arrival_s = numbers["arrival_s"]
-        order = np.argsort(arrival_s, kind="stable")
-        order = order[arrival_s[order] >= since_s]
-        if order.size == 0:
-            return None
-        return RequestColumns(
-            ids=[str(row) for row in order.tolist()],
-            numbers={name: values[order] for name, values in numbers.items() if not np.isnan(values[order]).all()},
-            labels={name: Labels(names[name], values[order]) for name, values in codes.items() if names[name]},
+        found = RequestColumns(
+            ids=[str(row) for row in rows.tolist()],
+            numbers={name: values for name, values in numbers.items() if not np.isnan(values).all()},
+            labels={name: Labels(names[name], values) for name, values in codes.items() if names[name]},
         )
+        return found, int(order.size)
 
     def _put(self, record: TransferRecord) -> None:
         at = self._next

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvdiag.errors import UsageError
-from kvdiag.model.bundle import CounterSeries
+from kvdiag.model.bundle import CounterSeries, RequestColumns
 from kvdiag.model.record import HandleTransfer, WindowRecord
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.report.json import published_schema
@@ -30,16 +30,35 @@ def row(number: int, **values: object) -> TransferRecord:
     return TransferRecord(request_id=f"r{number}", arrival_s=float(number), **given)  # type: ignore[arg-type]
 
 
+def columns_of(window: RecordWindow, since_s: float) -> RequestColumns:
+    found = window.columns(since_s)
+    assert found is not None
+    assert found[1] == len(found[0])
+    return found[0]
+
+
+def test_of_many_rows_some_are_drawn_evenly() -> None:
+    window = RecordWindow()
+    window.add_requests([row(number) for number in range(1000)])
+    found = window.columns(200.0, most_rows=100)
+    assert found is not None
+    columns, count = found
+    assert (len(columns), count) == (100, 800)
+    arrival_s = columns.numbers["arrival_s"]
+    assert arrival_s[0] >= 200
+    assert (np.diff(arrival_s) > 0).all()
+    assert np.diff(arrival_s).max() < 16
+    window.add_requests([row(1000)])  # nothing of it is still looked at
+
+
 def test_the_newest_rows_are_kept_and_come_out_by_arrival() -> None:
     window = RecordWindow(most_rows=10, most_shown=4)
     window.add_requests([row(number) for number in (*range(20, 30), *range(10))])
-    columns = window.columns(0.0)
-    assert columns is not None
+    columns = columns_of(window, 0.0)
     assert columns.numbers["arrival_s"].tolist() == [float(number) for number in range(10)]
     assert [one.request_id for one in window.shown()[0]] == ["r6", "r7", "r8", "r9"]
     window.add_requests([row(100, decode_node="d1", bytes=4096.0, queue_s=None)])
-    columns = window.columns(5.0)
-    assert columns is not None
+    columns = columns_of(window, 5.0)
     assert columns.numbers["arrival_s"].tolist() == [5.0, 6.0, 7.0, 8.0, 9.0, 100.0]
     assert [columns.labels["decode_node"].names[code] for code in columns.labels["decode_node"].codes] == [
         *["d0"] * 5, "d1",
