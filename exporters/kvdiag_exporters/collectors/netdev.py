@@ -30,14 +30,14 @@ SPEED = Metric(
     kind="gauge",
     labels=_DEVICE,
     help="Negotiated rate of the interface.",
-    recorded=(Recorded(name="nic.link_gbps", unit="Gbit/s", scale=8e-9, fallback=True),),
+    recorded=(Recorded(name="nic.link_gbps", unit="Gbit/s", scale=8e-9, fallback=1),),
 )
 RETRANSMITS = Metric(
     name="kvdiag_tcp_retransmitted_segments_total",
     kind="counter",
     labels=_NAMESPACE,
     help="TCP segments sent again (Tcp RetransSegs of the namespace).",
-    recorded=(Recorded(name="nic.retransmits", unit="count", fallback=True),),
+    recorded=(Recorded(name="nic.retransmits", unit="count", fallback=1),),
 )
 IP_RECEIVED = Metric(
     name="kvdiag_ip_receive_bytes_total",
@@ -46,7 +46,7 @@ IP_RECEIVED = Metric(
     labels=_NAMESPACE,
     help="Bytes that the kernel's IP stack received (IpExt InOctets): TCP and UDP, loopback too, RDMA of a NIC not.",
     # Without an RDMA port TCP is the transport, and nothing falls back to it.
-    recorded=(Recorded(name="host.tcp_rx_bytes", unit="B", only_with="kvdiag_rdma_port_up"),),
+    recorded=(Recorded(name="host.tcp_rx_bytes", unit="B", only_with="kvdiag_rdma_port_up", fallback=True),),
 )
 IP_SENT = Metric(
     name="kvdiag_ip_transmit_bytes_total",
@@ -60,13 +60,13 @@ _COUNTERS = {
         "kvdiag_netdev_receive_bytes_total",
         "Bytes received.",
         "bytes",
-        (Recorded(name="nic.rx_bytes", unit="B", fallback=True),),
+        (Recorded(name="nic.rx_bytes", unit="B", fallback=1),),
     ),
     "tx_bytes": _counter(
         "kvdiag_netdev_transmit_bytes_total",
         "Bytes sent.",
         "bytes",
-        (Recorded(name="nic.tx_bytes", unit="B", fallback=True),),
+        (Recorded(name="nic.tx_bytes", unit="B", fallback=1),),
     ),
     "rx_packets": _counter("kvdiag_netdev_receive_packets_total", "Packets received."),
     "tx_packets": _counter("kvdiag_netdev_transmit_packets_total", "Packets sent."),

@@ -69,11 +69,18 @@ def record(
     )
 
 
+def on_own_clock(posted: Posted, ahead_ns: int) -> Posted:
+    """Return the stamps of prefill's clock as this one's, which is `ahead_ns` ahead."""
+    stamps = ("arrival_ns", "compute_ns", "computed_ns", "transfer_ns", "registered_ns", "posted_ns")
+    return msgspec.structs.replace(posted, **{name: getattr(posted, name) + ahead_ns for name in stamps})
+
+
 @dataclass(slots=True)
 class Request:
     """What is known of a request between the announcement of its transfer and its row; ns of the monotonic clock."""
 
     posted: Posted | None = None
+    target: Target | None = None
     arrived_ns: int | None = None
     verified: bool = False
     first_token_ns: int | None = None
@@ -83,10 +90,10 @@ class Request:
 class Decoder:
     """The requests under way on this side."""
 
-    def __init__(self, target: Target, peer: Channel, rows: TextIO) -> None:
+    def __init__(self, targets: Sequence[Target], peer: Channel, rows: TextIO, ahead_ns: int = 0) -> None:
         self.served: int | None = None
         self.written = 0
-        self._target, self._peer, self._rows = target, peer, rows
+        self._targets, self._peer, self._rows, self._ahead_ns = targets, peer, rows, ahead_ns
         self._requests: dict[int, Request] = {}
         self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
 
@@ -99,13 +106,15 @@ class Decoder:
         """Take messages, progress the target, verify arrived data, end first steps, write rows."""
         for message in self._peer.poll():
             self._take(message)
-        for number in self._target.arrivals():
-            self._of(number).arrived_ns = time.monotonic_ns()
+        for target in self._targets:
+            for number in target.arrivals():
+                self._of(number).arrived_ns = time.monotonic_ns()
+                self._of(number).target = target
         for number, request in list(self._requests.items()):
             if request.posted is None or request.arrived_ns is None:
                 continue
             if not request.verified:
-                self._verify(request.posted)
+                self._verify(request.posted, request.target or self._targets[0])
                 request.verified = True
             if request.first_token_ns is None and time.monotonic_ns() >= request.arrived_ns + _FIRST_STEP_NS:
                 request.first_token_ns = time.monotonic_ns()
@@ -127,14 +136,14 @@ class Decoder:
         if isinstance(message, Coming):
             self._of(message.number)
         elif isinstance(message, Posted):
-            self._of(message.number).posted = message
+            self._of(message.number).posted = on_own_clock(message, self._ahead_ns)
         elif isinstance(message, Completed):
             request = self._of(message.number)
             request.descriptors = message.descriptors
             if message.arrived:
                 request.arrived_ns = time.monotonic_ns()
         elif isinstance(message, Registered):
-            self._target.load(message.metadata)
+            self._targets[0].load(message.metadata)
             self._peer.send(Loaded())
         elif isinstance(message, Served):
             self.served = message.requests
@@ -143,11 +152,11 @@ class Decoder:
         # A notification can overtake the announcement, which comes by another way.
         return self._requests.setdefault(number, Request())
 
-    def _verify(self, posted: Posted) -> None:
+    def _verify(self, posted: Posted, target: Target) -> None:
         expected = transport.mark(posted.number)
         for slot in (posted.first_slot, posted.last_slot):
             start = slot * SLOT_BYTES
-            if bytes(self._target.pool[start : start + len(expected)]) != expected:
+            if bytes(target.pool[start : start + len(expected)]) != expected:
                 raise UnavailableError(f"request {posted.number}: slot {slot} does not hold the data that were sent")
 
     def _write(self, posted: Posted, descriptors: int, arrived_ns: int, first_token_ns: int) -> None:
@@ -159,16 +168,17 @@ class Decoder:
 
 def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: Configure) -> None:
     """Connect, and serve until prefill has nothing more and every row is written."""
-    target = transport.open_target(settings, DECODE_NODE, configure.address)
-    greeting = peer.receive(worker.PATIENCE_S)
-    if not isinstance(greeting, Endpoint):
-        raise TypeError(f"expected Endpoint, got {greeting}")
-    if greeting.metadata:
-        target.load(greeting.metadata)
-    peer.send(target.endpoint())
+    targets = transport.open_targets(settings, DECODE_NODE, configure.address)
+    for target in targets:
+        greeting = peer.receive(worker.PATIENCE_S)
+        if not isinstance(greeting, Endpoint):
+            raise TypeError(f"expected Endpoint, got {greeting}")
+        if greeting.metadata:
+            target.load(greeting.metadata)
+        peer.send(target.endpoint())
     orchestrator.send(Ready())
     with Path(settings.records).open("a", encoding="utf-8") as rows:
-        decoder = Decoder(target, peer, rows)
+        decoder = Decoder(targets, peer, rows, settings.clock_offset_ns)
         watched: Sequence[Channel] = (peer, orchestrator)
         while not decoder.finished:
             decoder.step()

@@ -16,6 +16,7 @@ CAUSES: Mapping[str, str | None] = {
     "delay": "fabric.link_degraded",
     "pause": None,
     "overload": "schedule.prefill_queue",
+    "tcp": "fabric.tcp_fallback",
 }
 """Fault to the cause id that a right diagnosis names; None where it must name none."""
 
@@ -28,6 +29,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "delay": "each packet that left the prefill node arrived 20 ms later",
     "pause": "the decode process was stopped for 0.4 s every 1.6 s",
     "overload": "three times as many requests arrived, more than prefill serves without a queue",
+    "tcp": "transfers went over TCP instead of RDMA",
 }
 
 RANDOM: Sequence[str] = ("registration", "layout", "link")
@@ -46,6 +48,8 @@ def unavailable(fault: str, transport: TransportName, link: Missing | None) -> M
     """Return why this fault cannot be made here, or None where it can; `link` is network.availability()."""
     if fault == "registration" and transport == "tcp":
         return Missing("the TCP transport registers no memory: it needs NIXL's wheel")
+    if fault == "tcp":
+        return Missing("there is no RDMA here to be given up for it: benchmarks/real_transfers_lab.py has soft-RoCE")
     if fault in _ON_THE_LINK:
         return link
     return None

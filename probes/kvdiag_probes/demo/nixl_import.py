@@ -31,15 +31,19 @@ def api() -> Any:
         raise UndeterminedError(f"NIXL is installed but does not load: {error}; --transport tcp needs none") from error
 
 
-def set_environment(device: str, telemetry: Path, telemetry_port: int) -> None:
-    """Pin UCX to TCP over one interface, and turn NIXL's cumulative telemetry store on.
+def pin(tls: str, device: str) -> None:
+    """Have the agents that are created from now on use these transports of UCX over this device alone."""
+    os.environ.update(UCX_TLS=tls, UCX_NET_DEVICES=device)
+
+
+def set_environment(tls: str, device: str, telemetry: Path, telemetry_port: int) -> None:
+    """Pin UCX to transports (tcp, rc) over one interface or RDMA port, and turn NIXL's cumulative telemetry store on.
 
     UCX left alone takes any interface, and between two local processes copies through memory; its EFA module crashes
     at exit where Debian's ibverbs-providers is installed. The store is served on a port too: kept on loopback.
     """
+    pin(tls, device)
     os.environ.update(
-        UCX_TLS="tcp",
-        UCX_NET_DEVICES=device,
         UCX_MODULES="^efa",
         NIXL_LOG_LEVEL="WARN",
         NIXL_TELEMETRY_ENABLE="y",

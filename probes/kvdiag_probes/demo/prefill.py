@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -65,24 +66,31 @@ def timeline(requests: tuple[Request, ...], begin_ns: int) -> deque[Computed]:
 class Pusher:
     """Moves one request after the other out of the pool, one at a time; `fault` is what it does wrong."""
 
-    def __init__(self, initiator: Initiator, peer: Channel, seed: int) -> None:
+    def __init__(self, initiators: Sequence[Initiator], peer: Channel, seed: int) -> None:
         self.fault = ""
-        self._initiator, self._peer = initiator, peer
+        self._initiators, self._peer = initiators, peer
         self._tidy, self._fragmented = Ring(scattered=False), Ring(scattered=True, seed=seed)
         self._staging_bytes = 0
-        self._under_way: tuple[int, Transfer] | None = None
+        self._under_way: tuple[int, Transfer, bool] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a transfer is under way."""
         return self._under_way is not None
 
+    @property
+    def _initiator(self) -> Initiator:
+        """The one in use: the last one where RDMA is given up for TCP."""
+        return self._initiators[-1 if self.fault == "tcp" else 0]
+
     def rehearse(self) -> None:
         """Connect and warm up, and find out what a staging buffer costs on this machine."""
-        for number in range(-WARM_UP, 0):
-            now_ns = time.monotonic_ns()
-            self.push(number, 200, (now_ns, now_ns, now_ns))
-            self.drain()
+        for fault in ("tcp", "") if len(self._initiators) > 1 else ("",):
+            self.fault = fault
+            for number in range(-WARM_UP, 0):
+                now_ns = time.monotonic_ns()
+                self.push(number, 200, (now_ns, now_ns, now_ns))
+                self.drain()
         if not self._initiator.registers:
             return
         costs_s = []
@@ -106,17 +114,18 @@ class Pusher:
             self._peer.send(Registered(metadata))
             _expect(self._peer, Loaded)
         registered_ns = time.monotonic_ns()
-        posted = self._initiator.post(number, slots, staging)
+        initiator = self._initiator
+        posted = initiator.post(number, slots, staging)
         stamps = (*stamps_ns, transfer_ns, registered_ns, time.monotonic_ns())
         self._peer.send(Posted(number, tokens, *stamps, first, last))
-        self._under_way = (number, posted)
+        self._under_way = (number, posted, initiator.target_sees_arrival)
 
     def reap(self) -> None:
         """Progress the transfer under way, and release it when it is complete."""
         if self._under_way is None or not self._under_way[1].done():
             return
-        number, posted = self._under_way
-        self._peer.send(Completed(number, posted.descriptors(), not self._initiator.target_sees_arrival))
+        number, posted, target_sees_arrival = self._under_way
+        self._peer.send(Completed(number, posted.descriptors(), not target_sees_arrival))
         posted.release()
         self._under_way = None
 
@@ -132,16 +141,17 @@ class Pusher:
 
 def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: Configure) -> None:
     """Connect, warm up, push every request of the workload, and say so."""
-    initiator = transport.open_initiator(settings, PREFILL_NODE, configure.address)
-    peer.send(initiator.endpoint())
-    initiator.connect(_expect(peer, Endpoint))
-    pusher = Pusher(initiator, peer, settings.seed)
+    initiators = transport.open_initiators(settings, PREFILL_NODE, configure.address)
+    for initiator in initiators:
+        peer.send(initiator.endpoint())
+        initiator.connect(_expect(peer, Endpoint))
+    pusher = Pusher(initiators, peer, settings.seed)
     pusher.rehearse()
     orchestrator.send(Ready())
     begin = orchestrator.receive(worker.PATIENCE_S)
     if not isinstance(begin, Begin):
         raise TypeError(f"expected Begin, got {begin}")
-    requests = draw(settings.seed, settings.rate, settings.duration_s, settings.surge)
+    requests = draw(settings.seed, settings.rate, settings.duration_s, settings.surge, settings.prompt_scale)
     waiting = timeline(requests, begin.at_ns)
     while waiting or pusher.busy:
         for command in orchestrator.poll():

@@ -13,7 +13,9 @@ DECODE_NODE = "decode-0"
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`rate` in requests per second, `surge` times that in the second half.
 
-    `telemetry` holds a folder of NIXL's store per node, `records` gets the rows.
+    `telemetry` holds a folder of NIXL's store per node, `records` gets the rows. `tls` is what UCX may use; with
+    `tcp_device` a second pair of agents uses TCP over that interface, for the fault "tcp". `prompt_scale` multiplies
+    the prompts' lengths, `clock_offset_ns` is what decode's monotonic clock is ahead of prefill's, in another machine.
     """
 
     transport: TransportName
@@ -21,6 +23,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     duration_s: float
     surge: float = 1.0
+    tls: str = "tcp"
+    tcp_device: str = ""
+    prompt_scale: float = 1.0
+    clock_offset_ns: int = 0
     telemetry: str
     telemetry_port: int
     records: str

@@ -2,10 +2,11 @@
 
 import importlib
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+from kvdiag_probes.demo import nixl_import
 from kvdiag_probes.demo.channel import Endpoint
 from kvdiag_probes.demo.settings import Settings
 from kvdiag_probes.demo.workload import LAYERS, POOL_BYTES
@@ -124,14 +125,23 @@ def make_pool() -> tuple[mmap.mmap, int]:
     return allocate(POOL_BYTES)
 
 
-def open_initiator(settings: Settings, name: str, address: str) -> Initiator:
-    """Create the prefill side of the transport that the settings name."""
-    return cast("Initiator", importlib.import_module(_module(settings)).open_initiator(name, address))
+def open_initiators(settings: Settings, name: str, address: str) -> Sequence[Initiator]:
+    """Create the prefill side of the transport that the settings name, and of the TCP beside it if they want one."""
+    module = importlib.import_module(_module(settings))
+    return [cast("Initiator", module.open_initiator(one, address)) for one in _names(settings, name)]
 
 
-def open_target(settings: Settings, name: str, address: str) -> Target:
-    """Create the decode side of the transport that the settings name."""
-    return cast("Target", importlib.import_module(_module(settings)).open_target(name, address))
+def open_targets(settings: Settings, name: str, address: str) -> Sequence[Target]:
+    """Create the decode side of the transport that the settings name, and of the TCP beside it if they want one."""
+    module = importlib.import_module(_module(settings))
+    return [cast("Target", module.open_target(one, address)) for one in _names(settings, name)]
+
+
+def _names(settings: Settings, name: str) -> Iterator[str]:
+    yield name
+    if settings.tcp_device:
+        nixl_import.pin("tcp", settings.tcp_device)
+        yield f"{name}-tcp"
 
 
 def _module(settings: Settings) -> str:

@@ -12,7 +12,8 @@ from kvdiag_probes.demo import nixl_import
 from kvdiag_probes.demo.channel import Channel, Closed, Configure, Failed, Started
 from kvdiag_probes.demo.settings import Settings
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
+"""An emulated machine takes that long to start and to connect; the orchestrator's own limits are shorter."""
 POLL_S = 0.0002
 """Pause between two looks at a transfer under way: an engine's own loop is no finer."""
 
@@ -38,7 +39,7 @@ def run(serve: Serve, node: str, arguments: list[str]) -> None:
         if settings.transport == "nixl":
             telemetry = Path(settings.telemetry) / node
             telemetry.mkdir(parents=True, exist_ok=True)
-            nixl_import.set_environment(configure.device, telemetry, settings.telemetry_port)
+            nixl_import.set_environment(settings.tls, configure.device, telemetry, settings.telemetry_port)
         serve(settings, orchestrator, peer, configure)
         status = 0
     except Closed:

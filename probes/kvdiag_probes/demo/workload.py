@@ -34,10 +34,10 @@ class Request:
         return PREFILL_BASE_S + PREFILL_PER_TOKEN_S * self.tokens
 
 
-def draw(seed: int, rate: float, duration_s: float, surge: float = 1.0) -> tuple[Request, ...]:
+def draw(seed: int, rate: float, duration_s: float, surge: float = 1.0, scale: float = 1.0) -> tuple[Request, ...]:
     """Return arrivals at `rate` per second over `duration_s` seconds, `surge` times as many in the second half.
 
-    The same for the same arguments, and the first half for any `surge`.
+    The same for the same arguments, and the first half for any `surge`. `scale` multiplies the prompts' lengths.
 
     Gaps are exponential and lengths mixed, both dealt from shuffled decks of evenly spaced quantiles: any two stretches
     of some seconds carry the same load in another order, so that what differs between them is not the workload.
@@ -50,7 +50,7 @@ def draw(seed: int, rate: float, duration_s: float, surge: float = 1.0) -> tuple
             offset_s += gap_s / (surge if offset_s >= duration_s / 2 else 1)
             if offset_s >= duration_s:
                 return tuple(requests)
-            requests.append(Request(len(requests), offset_s, tokens))
+            requests.append(Request(len(requests), offset_s, max(1, round(tokens * scale))))
 
 
 def _gaps(rng: random.Random, rate: float) -> list[float]:

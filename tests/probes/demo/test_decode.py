@@ -8,7 +8,7 @@ from kvdiag.errors import UnavailableError
 from kvdiag.model.transfer import STAGES
 from kvdiag_probes.demo import transport
 from kvdiag_probes.demo.channel import Channel, Coming, Completed, Endpoint, Loaded, Posted, Registered, Served
-from kvdiag_probes.demo.decode import Decoder, record
+from kvdiag_probes.demo.decode import Decoder, on_own_clock, record
 from kvdiag_probes.demo.workload import FIRST_STEP_S, SLOT_BYTES, TOKEN_BYTES
 
 POSTED = Posted(
@@ -50,7 +50,7 @@ class Setup:
     def __init__(self) -> None:
         self.target, self.rows = FakeTarget(), io.StringIO()
         self.near, self.far = Channel.pair()
-        self.decoder = Decoder(self.target, self.far, self.rows)
+        self.decoder = Decoder((self.target,), self.far, self.rows)
 
     def finish(self) -> dict[str, object]:
         while not self.decoder.finished:
@@ -134,3 +134,26 @@ def test_new_metadata_are_loaded_and_acknowledged(setup: Setup) -> None:
     setup.decoder.step()
     assert setup.target.loaded == [b"regions"]
     assert list(setup.near.poll()) == [Loaded()]
+
+
+def test_stamps_of_another_machine_are_put_on_the_own_clock() -> None:
+    moved = on_own_clock(POSTED, -250)
+    assert record(moved, 8, 1_070_000_000 - 250, 1_080_000_000 - 250, 250) == record(
+        POSTED, 8, 1_070_000_000, 1_080_000_000, 0
+    )
+    assert (moved.number, moved.tokens, moved.last_slot) == (POSTED.number, POSTED.tokens, POSTED.last_slot)
+
+
+def test_data_are_verified_in_the_pool_they_arrived_in() -> None:
+    near, far = Channel.pair()
+    first, second, rows = FakeTarget(), FakeTarget(), io.StringIO()
+    decoder = Decoder((first, second), far, rows)
+    for message in (POSTED, Completed(5, 8, False), Served(1)):
+        near.send(message)
+    second.fill(5)
+    second.due = [5]
+    while not decoder.finished:
+        decoder.step()
+    assert decoder.written == 1
+    near.close()
+    far.close()
