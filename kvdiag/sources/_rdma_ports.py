@@ -30,6 +30,13 @@ class _Layout:
     ports: list[tuple[str, int, str, dict[str, _Files | Missing]]] = field(default_factory=list)
     device_files: dict[str, _Files] = field(default_factory=dict)
     listed_s: float = float("-inf")
+    gone: frozenset[str] = frozenset()
+    """Files that were there before, of devices that still are."""
+
+    def files(self) -> frozenset[str]:
+        """Return the local paths of all files."""
+        folders = [*(files for *_, ones in self.ports for files in ones.values()), *self.device_files.values()]
+        return frozenset(local for files in folders if not isinstance(files, Missing) for _, local in files)
 
 
 class PortReader:
@@ -46,10 +53,15 @@ class PortReader:
         if isinstance(names, Missing):
             return names
         now_s = self._clock.monotonic_s()
-        if names != self._layout.devices or now_s - self._layout.listed_s >= LIST_EVERY_S:
+        known = self._layout
+        if names != known.devices or now_s - known.listed_s >= LIST_EVERY_S or any(map(os.path.exists, known.gone)):
             self._layout = self._list(names, now_s)
+            if names == known.devices:
+                self._layout.gone = (known.files() | known.gone) - self._layout.files()
         ports = tuple(_port(*one) for one in self._layout.ports)
         if any("/" in name and "does not exist" in why for one in ports for name, why in one.unreadable.items()):
+            self._layout.listed_s = float("-inf")
+        if {name for name, *_ in self._layout.ports} != set(names):  # a device that is just coming
             self._layout.listed_s = float("-inf")
         devices = tuple(
             DeviceReading(device=name, counters=_values(f"{CLASS}/{name}/hw_counters", files, {}))

@@ -54,19 +54,28 @@ def read_process(tree: Tree, pid: int) -> Process | Missing:
     )
 
 
-def descendants(tree: Tree, pid: int) -> tuple[int, ...]:
-    """Return the ids of the live children of a process, their children and so on, in no particular order."""
+def descendants(tree: Tree, pid: int) -> tuple[int, ...] | Missing:
+    """Return the ids of the live children of a process, their children and so on, in no particular order.
+
+    Missing where a process that is there does not show its children: the ones that can be seen are not all.
+    """
     found: list[int] = []
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
         tasks = tree.names(f"/proc/{parent}/task")
         for task in () if isinstance(tasks, Missing) else tasks:
-            children = tree.read(f"/proc/{parent}/task/{task}/children")
-            if not isinstance(children, Missing):
-                ids = [int(child) for child in children.split() if child.isdecimal()]
-                found += ids
-                waiting += ids
+            path = f"/proc/{parent}/task/{task}/children"
+            children = tree.read(path)
+            if isinstance(children, Missing):
+                if tree.exists(f"/proc/{parent}/task/{task}"):  # else a thread that has just ended
+                    return children
+                continue
+            if not all(child.isdecimal() for child in children.split()):
+                return Missing(f"{path} holds {children[:40]!r}, not process ids")
+            ids = [int(child) for child in children.split()]
+            found += ids
+            waiting += ids
     return tuple(found)
 
 
@@ -87,6 +96,8 @@ def _status(text: str) -> dict[str, int]:
         parts = value.split()
         if len(parts) == 2 and parts[1] == "kB" and parts[0].isdecimal():
             found[name] = int(parts[0]) * 1024
+    if ":" not in text or "\ufffd" in text:  # one without any memory is a process that has ended and was not waited for
+        raise ValueError(f"holds {text[:40]!r}, not the lines of proc(5)")
     return found
 
 

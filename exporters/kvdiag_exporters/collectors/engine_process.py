@@ -68,17 +68,19 @@ class EngineProcessCollector:
             missing.append(f"engine {engine.name}: process {pid} is now another one, {main.name}")
             yield UP.sample(0.0, *engine.labels)
             return
-        children = (read_process(self._setup.tree, child) for child in self._descendants(engine, pid))
-        processes = [main, *(one for one in children if not isinstance(one, Missing))]
         yield UP.sample(1.0, *engine.labels)
-        yield PROCESSES.sample(float(len(processes)), *engine.labels)
-        yield THREADS.sample(float(sum(one.threads for one in processes)), *engine.labels)
-        yield CPU.sample(sum(one.cpu_s + one.reaped_cpu_s for one in processes), *engine.labels)
         if not isinstance(main.start_s, Missing):
             yield START.sample(main.start_s, *engine.labels)
         limit = main.memlock_limit_bytes
         if not isinstance(limit, Missing):
             yield LIMIT.sample(math.inf if limit == "unlimited" else limit, *engine.labels)
+        processes = self._with_children(engine, main)
+        if isinstance(processes, Missing):
+            missing.append(f"engine {engine.name}: {processes.missing}")
+            return
+        yield PROCESSES.sample(float(len(processes)), *engine.labels)
+        yield THREADS.sample(float(sum(one.threads for one in processes)), *engine.labels)
+        yield CPU.sample(sum(one.cpu_s + one.reaped_cpu_s for one in processes), *engine.labels)
         shares = [share for one in processes if (share := _pinned_share(one)) is not None]
         if shares:
             yield PINNED_SHARE.sample(max(shares), *engine.labels)
@@ -92,13 +94,24 @@ class EngineProcessCollector:
             if total is not None:
                 yield metric.sample(total, *engine.labels)
 
-    def _descendants(self, engine: Engine, pid: int) -> tuple[int, ...]:
+    def _with_children(self, engine: Engine, main: Process) -> list[Process] | Missing:
+        """Return the process and all its children; Missing where one of them cannot be seen: a part is not the sum."""
         now_s = self._setup.clock.monotonic_s()
-        read_s, found = self._children.get(engine.name, (float("-inf"), ()))
+        read_s, ids = self._children.get(engine.name, (float("-inf"), ()))
         if now_s - read_s >= CHILDREN_EVERY_S:
-            found = descendants(self._setup.tree, pid)
-            self._children[engine.name] = (now_s, found)
-        return found
+            found = descendants(self._setup.tree, main.pid)
+            if isinstance(found, Missing):
+                return found
+            ids = found
+            self._children[engine.name] = (now_s, ids)
+        processes = [main]
+        for child in ids:
+            one = read_process(self._setup.tree, child)
+            if not isinstance(one, Missing):
+                processes.append(one)
+            elif self._setup.tree.exists(f"/proc/{child}/stat"):
+                return one
+        return processes
 
 
 def _pinned_share(one: Process) -> float | None:
@@ -113,9 +126,9 @@ def _pinned_share(one: Process) -> float | None:
 
 
 def _sum(processes: Sequence[Process], name: str) -> float | None:
-    """Return the sum over the processes that show the value; None where none does."""
-    values = [value for one in processes if not isinstance(value := getattr(one, name), Missing)]
-    return float(sum(values)) if values else None
+    """Return the sum over the processes; None where one that still runs does not show the value."""
+    values = [getattr(one, name) for one in processes if name == "open_fds" or not isinstance(one.rss_bytes, Missing)]
+    return None if not values or any(isinstance(one, Missing) for one in values) else float(sum(values))
 
 
 def create(setup: Setup) -> EngineProcessCollector | None:

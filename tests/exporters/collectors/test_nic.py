@@ -179,6 +179,25 @@ def test_a_counter_that_appears_or_goes_is_seen_when_folders_are_listed_again(tm
     assert names() == {"tx_bytes", "rx_bytes", "newer"}
 
 
+def test_what_was_gone_is_seen_as_soon_as_it_is_back(tmp_path: Path) -> None:
+    given = one_port(tmp_path, "hw_counters/tx_bytes = 1\nhw_counters/rx_bytes = 2")
+    collector = NicCollector(given)
+    base = PORT.format(device="x0")
+    whole = read(collector)
+    write_tree(f"- {base}/hw_counters/tx_bytes", given.context.root)
+    for _ in range(3):
+        assert len(read(collector)) < len(whole)
+    write_tree(f"{base}/hw_counters/tx_bytes = 1", given.context.root)
+    assert read(collector).keys() == whole.keys()
+    ports = given.context.root / base.rpartition("/")[0]  # the device stays in its class, as while a driver starts
+    ports.rename(tmp_path / "away")
+    for _ in range(3):
+        read(collector)
+    (tmp_path / "away").rename(ports)
+    read(collector)
+    assert read(collector).keys() == whole.keys()
+
+
 def test_efas_passive_side_and_its_devices_own_counters(tmp_path: Path) -> None:
     write_tree(
         "base efa-p5en\nsys/class/infiniband/rdmap156s0/ports/1/hw_counters/rdma_read_resp_bytes = 77\n"

@@ -80,3 +80,24 @@ def test_limits_are_asked_for_now_and_then(setup: Setup, monkeypatch: pytest.Mon
     }  # fmt: skip
     assert len(asked) == 2
     assert not collector.missing
+
+
+@pytest.mark.parametrize("damaged", ["121/task/121/children", "130/stat", "130/status"])
+def test_where_a_child_cannot_be_seen_there_is_no_sum_of_the_rest(setup: Setup, damaged: str) -> None:
+    def names() -> set[str]:
+        return {one.metric.name for one in EngineProcessCollector(setup).collect()}
+
+    whole = names()
+    path = setup.context.root / "proc" / damaged
+    before = path.read_text()
+    path.write_text("N/A\n")
+    assert names() == {"kvdiag_engine_up", "kvdiag_engine_start_time_seconds", "kvdiag_engine_memlock_limit_bytes"}
+    path.write_text(before)
+    assert names() == whole
+
+
+def test_a_child_that_has_ended_is_no_longer_counted(setup: Setup) -> None:
+    (setup.context.root / "proc/130/stat").unlink()
+    found = {one.metric.name: one.value for one in EngineProcessCollector(setup).collect()}
+    assert found["kvdiag_engine_processes"] == 1
+    assert found["kvdiag_engine_resident_memory_bytes"] == 2 << 20
