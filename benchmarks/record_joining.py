@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from kvdiag.model import nixl_span as nixl
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import SystemClock
 from kvdiag_exporters.collectors.base import Engine, Setup, create_all
-from kvdiag_exporters.plugins import nixl_names as nixl
 from kvdiag_exporters.records.otlp import from_protobuf
 from kvdiag_exporters.records.service import Records
 from kvdiag_exporters.records.settings import RecordsConfig

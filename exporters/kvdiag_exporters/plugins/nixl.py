@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import kvdiag
-from kvdiag_exporters.plugins import nixl_names as names
+from kvdiag.model import nixl_span as names
 from kvdiag_exporters.plugins.nixl_sizes import PreparedLists, lengths
 
 _log = logging.getLogger(__name__)

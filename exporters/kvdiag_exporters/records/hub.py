@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvdiag.derive.join import Joiner
+from kvdiag.derive.span_readers import Names, Reader, readers
 from kvdiag.model.record import HandleTransfer, Piece, RequestPiece, WindowRecord
+from kvdiag.model.span import Span
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
-from kvdiag_exporters.records.span import Names, Reader, Span, readers
 
 _log = logging.getLogger(__name__)
 TICK_S = 0.25

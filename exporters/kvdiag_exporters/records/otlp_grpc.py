@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from kvdiag.errors import UnavailableError
+from kvdiag.model.span import Span
 from kvdiag_exporters.records.otlp import MOST_BYTES, from_request
-from kvdiag_exporters.records.span import Span
 
 THREADS = 4
 MOST_CALLS = 64

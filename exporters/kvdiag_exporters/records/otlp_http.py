@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from kvdiag.derive.otlp_json import from_json
 from kvdiag.errors import InputError, UnavailableError
-from kvdiag_exporters.records.otlp import MOST_BYTES, from_json, from_protobuf, unpack
-from kvdiag_exporters.records.span import Span
+from kvdiag.model.span import Span
+from kvdiag_exporters.records.otlp import MOST_BYTES, from_protobuf, unpack
 
 _log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from kvdiag.derive.join import Joiner
+from kvdiag.derive.span_readers import Names
 from kvdiag.errors import UndeterminedError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
@@ -19,7 +20,6 @@ from kvdiag_exporters.records.followers import Followers
 from kvdiag_exporters.records.hub import Hub
 from kvdiag_exporters.records.log_reader import LogReader
 from kvdiag_exporters.records.settings import RecordsConfig, split_address
-from kvdiag_exporters.records.span import Names
 from kvdiag_exporters.records.window import RecordWindow
 from kvdiag_exporters.stream import RecordStream
 

@@ -20,11 +20,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from kvdiag.model import nixl_span as names
+from kvdiag.model.span import Span
 from kvdiag_exporters.plugins import nixl as plugin
-from kvdiag_exporters.plugins import nixl_names as names
 from kvdiag_exporters.plugins.nixl_sizes import Lengths, lengths
 from kvdiag_exporters.records.otlp_http import OtlpHttp
-from kvdiag_exporters.records.span import Span
 
 AGENTS = Path(__file__).parents[1] / "nixl_agents.py"
 WRITES, READS, REGIONS = 5, 3, 2

@@ -18,12 +18,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from kvdiag.derive.otlp_json import from_json
 from kvdiag.errors import InputError, UnavailableError
+from kvdiag.model.span import Span
 from kvdiag_exporters.records import otlp_http
-from kvdiag_exporters.records.otlp import from_json, from_protobuf, unpack
+from kvdiag_exporters.records.otlp import from_protobuf, unpack
 from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
 from kvdiag_exporters.records.otlp_http import OtlpHttp
-from kvdiag_exporters.records.span import Span
 from tests.exporters.records.otlp_export import SPANS, json_request, request, rows
 
 BODY = request(rows(SPANS)).SerializeToString()

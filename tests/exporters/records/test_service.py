@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from kvdiag.errors import InputError, UnavailableError, UndeterminedError
 from kvdiag.model.record import HandleTransfer
+from kvdiag.model.span import Span
 from kvdiag.model.transfer import TransferRecord
 from kvdiag_exporters.catalog import Buckets
 from kvdiag_exporters.collectors import joined_records
@@ -27,7 +28,6 @@ from kvdiag_exporters.records.otlp_export import OtlpExport, attributes
 from kvdiag_exporters.records.otlp_http import OtlpHttp
 from kvdiag_exporters.records.service import Records
 from kvdiag_exporters.records.settings import RecordsConfig
-from kvdiag_exporters.records.span import Span
 from tests.exporters.records.otlp_export import SPANS, request, rows
 
 ENGINES = (

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
+from kvdiag.derive.span_readers import Names, readers
+from kvdiag.model import nixl_span as nixl
 from kvdiag.model.record import HandleTransfer, RequestPiece
+from kvdiag.model.span import Span
 from kvdiag.model.transfer import STAGES, TransferRecord
 from kvdiag_exporters.collectors.base import Engine
-from kvdiag_exporters.plugins import nixl_names as nixl
 from kvdiag_exporters.records.hub import Hub
 from kvdiag_exporters.records.otlp import from_request
-from kvdiag_exporters.records.span import Names, Span, readers
 from tests.exporters.host import StillClock
 from tests.exporters.records.otlp_export import PROXY, SPANS, request, rows
 

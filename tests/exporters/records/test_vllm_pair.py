@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvdiag.derive.span_readers import Names
 from kvdiag.model.record import HandleTransfer, Piece
 from kvdiag.model.transfer import STAGES, TransferRecord
 from kvdiag_exporters.collectors.base import Engine
@@ -11,7 +12,6 @@ from kvdiag_exporters.records.followers import Followers
 from kvdiag_exporters.records.hub import Hub
 from kvdiag_exporters.records.log_reader import LogReader
 from kvdiag_exporters.records.otlp import from_protobuf
-from kvdiag_exporters.records.span import Names
 from tests.exporters.host import StillClock
 from tests.exporters.records.otlp_export import FIXTURES, rows
 

@@ -5,8 +5,9 @@ Its end is that of the whole answer, so it tells no first token; the engines' ow
 
 from collections.abc import Iterable
 
+from kvdiag.derive.span_readers import Names
 from kvdiag.model.record import Key, RequestPiece
-from kvdiag_exporters.records.span import Names, Span
+from kvdiag.model.span import Span
 
 _IDS = ("x-request-id", "x_request_id", "request_id")
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
+from kvdiag.derive.span_readers import Names
+from kvdiag.model import nixl_span as nixl
 from kvdiag.model.record import HandleTransfer, RequestPiece
-from kvdiag_exporters.plugins import nixl_names as nixl
-from kvdiag_exporters.records.span import Names, Span
+from kvdiag.model.span import Span
 
 _SETUP = (nixl.ADD_PEER, nixl.CONNECT, nixl.FETCH)
 

@@ -7,8 +7,9 @@ that waits for it is not scheduled; on a prefill engine it ends where the comput
 from collections.abc import Iterable
 
 from kvdiag.derive.request_ids import external_key
+from kvdiag.derive.span_readers import Names
 from kvdiag.model.record import RequestPiece
-from kvdiag_exporters.records.span import Names, Span
+from kvdiag.model.span import Span
 
 _NAME = "llm_request"
 

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 
 from kvdiag.derive.request_ids import room_key
+from kvdiag.derive.span_readers import Names
 from kvdiag.model.record import HandleTransfer, Key, RequestPiece, Side
-from kvdiag_exporters.records.span import Names, Span
+from kvdiag.model.span import Span
 
 _ROOT = re.compile(r"(?P<role>.+) Req [0-9A-Za-z_-]{1,8}")
 _STAGES = {
