@@ -46,13 +46,11 @@ class TcpBytesDerivation:
 
     def _read(self, samples: Sequence[Sample]) -> dict[str, float]:
         found: dict[str, float] = defaultdict(float)
-        wanted = (_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name)
+        ports, host = (_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name), (_ALL_PACKETS, netdev.IP_RECEIVED.name)
         for metric, labels, value in samples:
-            own = labels[0] == self._host and (metric.name in wanted or labels[1] == "")
-            counted = metric.name in (*wanted, netdev.IP_RECEIVED.name) or (
-                metric.name == _ALL_PACKETS and labels[2] != "lo"
-            )
-            if own and counted and not isinstance(value, Buckets):
+            if metric.name not in (*ports, *host) or labels[0] != self._host or isinstance(value, Buckets):
+                continue
+            if metric.name in ports or (labels[1] == "" and labels[2:] != ("lo",)):
                 found[metric.name] += value
         return dict(found)
 

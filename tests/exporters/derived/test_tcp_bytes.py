@@ -1,6 +1,6 @@
 """Bytes over TCP where RDMA packets pass the IP stack too."""
 
-from kvdiag_exporters.catalog import Sample
+from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors import netdev, nic
 from kvdiag_exporters.derived.tcp_bytes import RECEIVED, TcpBytesDerivation
 
@@ -40,3 +40,8 @@ def test_a_card_that_counts_bytes_keeps_them_from_the_ip_stack() -> None:
     samples = [*host(5000, 10, 10), RDMA_BYTES.sample(1.0, "h", "mlx5_0", "1")]
     assert total(TcpBytesDerivation("h"), samples) is None
     assert total(TcpBytesDerivation("h"), [one for one in host(1, 1, 1) if one.metric is not RDMA_PACKETS]) is None
+
+
+def test_samples_of_any_other_labels_are_none_of_its_business() -> None:
+    without = Metric(name="kvdiag_records_open", kind="gauge", help="x").sample(1.0)
+    assert total(TcpBytesDerivation("h"), [without, *host(5000, 10, 10)]) == 0
