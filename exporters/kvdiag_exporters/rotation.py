@@ -17,6 +17,8 @@ from kvdiag_exporters.scraper import Collection
 
 _log = logging.getLogger(__name__)
 RETRY_S = 60.0
+BACK_S = 60.0
+"""A clock that is set back by more begins a new bundle: the period of the old one may be years ahead."""
 _FORM = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"\d{8}T\d{6}Z")
 _OURS = {*NAMES, "meta.json", "meta.json.new", lock.NAME}
@@ -38,8 +40,9 @@ class RotatingRecorder:
         self._failed = ""
         bundles = self._bundles()
         begun_s = max((one for one, _ in bundles if one <= now_s < one + every_s), default=now_s)
-        self._current = make(folder / _name(begun_s), None)
-        self._ends_s = begun_s + every_s
+        self._path = folder / _name(begun_s)
+        self._current = make(self._path, None)
+        self._begun_s, self._ends_s = begun_s, begun_s + every_s
         self._remove_old()
 
     def status(self) -> dict[str, Any]:
@@ -54,8 +57,8 @@ class RotatingRecorder:
             self._current.write_records(records)
 
     def write(self, collection: Collection) -> None:
-        """Append a collection, to a new bundle where the period of the old one is over."""
-        if collection.time_s >= self._ends_s:
+        """Append a collection, to a new bundle where the period of the old one is over, or not yet begun."""
+        if not self._begun_s - BACK_S <= collection.time_s < self._ends_s:
             self._rotate(collection.time_s)
         self._current.write(collection)
 
@@ -63,19 +66,23 @@ class RotatingRecorder:
         self._current.close()
 
     def _rotate(self, now_s: float) -> None:
+        path = self._folder / _name(now_s)
+        if path == self._path:
+            self._begun_s, self._ends_s = now_s, now_s + self._every_s
+            return
         try:
-            following = self._make(self._folder / _name(now_s), self._current)
+            following = self._make(path, self._current)
         except InputError as error:
             if not self._failed:
                 _log.error("%s; going on in the old bundle, trying again every %g s", error, RETRY_S)
             self._failed = str(error)
-            self._ends_s = now_s + RETRY_S
+            self._begun_s, self._ends_s = now_s, now_s + RETRY_S
             return
         with self._lock:
-            before, self._current = self._current, following
+            before, self._current, self._path = self._current, following, path
         before.close()
         self._failed = ""
-        self._ends_s = now_s + self._every_s
+        self._begun_s, self._ends_s = now_s, now_s + self._every_s
         self._remove_old()
 
     def _bundles(self) -> list[tuple[float, Path]]:
@@ -94,6 +101,8 @@ class RotatingRecorder:
 
     def _remove_old(self) -> None:
         for _, path in self._bundles()[: -self._keep]:
+            if path == self._path:  # the clock was set back, and others are of a time to come
+                continue
             try:
                 foreign = sorted({one.name for one in path.iterdir()} - _OURS)
                 if foreign or not (path / "meta.json").is_file():

@@ -114,3 +114,20 @@ def test_a_second_exporter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another exporter"):
         recorder(tmp_path, RecordStream(), T0 + 5)
     first.close()
+
+
+def test_a_clock_that_was_years_ahead_leaves_no_bundle_behind_that_never_ends(tmp_path: Path) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path, stream, keep=1)
+    rotating.write(collection(T0))
+    rotating.write(collection(T0 + 6e8))
+    rotating.write(collection(T0 + 5))
+    stream.give([record(1)])
+    rotating.write(collection(T0 - 30))  # a small step back is the same period
+    stream.give([record(2)])
+    rotating.write(collection(T0 + 3610))
+    stream.give([record(3)])
+    rotating.close()
+    assert ids(tmp_path / "20260101T010010Z") == ["r3"]
+    assert names(tmp_path) == ["20260101T010010Z", "20450105T104000Z"]
+    assert stream.lost_lines == 0
