@@ -1,0 +1,1 @@
+"""Faults of every kind against a running exporter, and an oracle that knows what each series must be."""
