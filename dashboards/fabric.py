@@ -307,6 +307,21 @@ def _registration() -> Row:
                         "{{prefill_node}} → {{decode_node}}",
                     )
                 ],
+                width=8,
+            ),
+            lines(
+                "Time in the kernel, p99",
+                "Registrations, pinning and queue pair set-up; each bucket is twice the one before. Needs "
+                "kernel_timing in the exporter's configuration.",
+                "s",
+                [
+                    Query(
+                        quantile(0.99, "kvdiag_rdma_call_seconds", NODE, "node, engine, call"),
+                        "{{node}} {{engine}} {{call}}",
+                    )
+                ],
+                width=8,
+                empty="The exporter does not time the kernel",
             ),
             lines(
                 "Queue pairs by state",
@@ -318,6 +333,7 @@ def _registration() -> Row:
                         "{{node}} {{engine}} {{state}}",
                     )
                 ],
+                width=8,
                 empty=NOT_SEEN,
             ),
         ],

@@ -33,7 +33,12 @@ END_WITHIN_S = 1.2
 def build(config: Config) -> tuple[Setup, Scraper]:
     """Return what the configuration describes, with every collector that has work in it."""
     node = config.node or socket.gethostname()
-    setup = Setup(node=node, engines=engines(config, node), context=Context(root=Path(config.root)))
+    setup = Setup(
+        node=node,
+        engines=engines(config, node),
+        context=Context(root=Path(config.root)),
+        kernel_timing=config.kernel_timing,
+    )
     setup = replace(setup, records=_records(config, setup))
     scraper = Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s, derivations=derive_all(setup))
     return setup, scraper
@@ -52,7 +57,10 @@ def _records(config: Config, setup: Setup) -> "Records | None":
 def collect_once(config: Config) -> Collection:
     """Return one collection."""
     _, scraper = build(config)
-    return scraper.collect()
+    try:
+        return scraper.collect()
+    finally:
+        scraper.close()
 
 
 def run(

@@ -13,16 +13,16 @@ Kind = Literal["counter", "gauge", "histogram"]
 class Recorded:
     """How the recorder writes a metric into a trace bundle: its name there, its unit, and the factor to that unit.
 
-    `part` says which number of a histogram: its sum or its count. A `fallback` is recorded only where no other metric
-    gives the node this name, one that is `only_with` another metric only where the node has that one. `where` names
-    labels and the values of them that are recorded.
+    `part` says which number of a histogram: its sum or its count. A `fallback` is recorded only where no metric with
+    a smaller number gives the node this name, one that is `only_with` another metric only where the node has that one.
+    `where` names labels and the values of them that are recorded.
     """
 
     name: str
     unit: str
     scale: float = 1.0
     part: Literal["value", "sum", "count"] = "value"
-    fallback: bool = False
+    fallback: int = 0
     only_with: str = ""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
 

@@ -47,7 +47,9 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file. `root` is where the host's file system is seen (a container: "/host")."""
+    """The whole file. `root` is where the host's file system is seen (a container: "/host"); `kernel_timing` allows to
+    set probes in the kernel.
+    """
 
     listen: _Text = DEFAULT_LISTEN
     address_file: _Text | None = None
@@ -58,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     recorder: RecorderConfig | None = None
     records: RecordsConfig | None = None
     web_config: _Text | None = None
+    kernel_timing: bool = False
 
 
 def load(path: Path) -> Config:

@@ -218,12 +218,14 @@ def chosen(
                 for recorded in sample.metric.recorded
                 if all(labels[name] in values for name, values in recorded.where)
             ]
-    primary = {(node, recorded.name) for _, recorded, node, _ in found if not recorded.fallback}
+    first: dict[tuple[str, str], int] = {}
+    for _, recorded, node, _ in found:
+        first[node, recorded.name] = min(recorded.fallback, first.get((node, recorded.name), recorded.fallback))
     # A node whose engine lives in a network namespace of its own is that namespace, not the host around it.
     inside = {(node, recorded.name) for _, recorded, node, engine in found if engine}
     for sample, recorded, node, engine in found:
         key = (node, recorded.name)
-        if recorded.fallback and key in primary:
+        if recorded.fallback > first[key]:
             continue
         if recorded.only_with and (node, recorded.only_with) not in has:
             continue

@@ -3,7 +3,7 @@
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvdiag.model.finding import Finding
@@ -16,6 +16,9 @@ _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 """How long one collection waits for its collectors: half of Prometheus's default scrape timeout."""
+
+CLOSE_S = 3.0
+"""How long the end waits for collectors to take back what they set: the kernel waits for its processors meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +69,15 @@ class Scraper:
             return self._last
 
     def close(self) -> None:
-        """Let the collectors' threads end, each once its collection is over; nothing can be collected any more."""
+        """Let the collectors' threads end, each once its collection is over; nothing can be collected any more.
+
+        Those that have something to take back are waited for, CLOSE_S at most.
+        """
         for worker in self._workers.values():
             worker.close()
+        deadline_s = self._clock.monotonic_s() + CLOSE_S
+        for worker in self._workers.values():
+            worker.wait_closed(max(0.0, deadline_s - self._clock.monotonic_s()))
 
     def _collect(self, timeout_s: float) -> Collection:
         time_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
@@ -127,6 +136,8 @@ class _Worker:
         self._lock = threading.Lock()
         self._busy = False
         self._samples: list[Sample] = []
+        self._take_back: Callable[[], None] | None = getattr(collector, "close", None)
+        self._closed = threading.Event()
         threading.Thread(target=self._run, name=f"collect-{name}", daemon=True).start()
 
     def start(self) -> bool:
@@ -141,6 +152,11 @@ class _Worker:
 
     def close(self) -> None:
         self._asked.put(False)
+
+    def wait_closed(self, timeout_s: float) -> None:
+        """Wait until the collector has taken back what it set, where it has something to."""
+        if self._take_back is not None and not self._closed.wait(timeout_s):
+            _log.warning("collector %s: did not end within %g s", self._name, CLOSE_S)
 
     def result(self, timeout_s: float) -> list[Sample]:
         """Return the samples of a finished collection; none, and the outcome says so, of one that still runs."""
@@ -173,3 +189,9 @@ class _Worker:
                 self._samples = [] if error else samples
                 self._busy = False
                 self.finished.set()
+        if self._take_back is not None:
+            try:
+                self._take_back()
+            except Exception:
+                _log.warning("collector %s could not take back what it set", self._name, exc_info=True)
+        self._closed.set()

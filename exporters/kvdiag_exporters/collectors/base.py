@@ -50,7 +50,7 @@ class Setup:
     """Everything that a collector may use: this host's node name, the engines, the roots and the clock.
 
     `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
-    records tell, where any of them is configured.
+    records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel.
     """
 
     node: str
@@ -59,6 +59,7 @@ class Setup:
     stream: RecordStream = field(default_factory=RecordStream)
     netlink: Channel | None = None
     records: "Records | None" = None
+    kernel_timing: bool = False
 
     @property
     def clock(self) -> Clock:
@@ -85,6 +86,7 @@ class Collector(Protocol):
     """`collect` returns the samples of one instant; it may raise, and then only its own are missing.
 
     After it, `missing` says in one line each what could not be observed (a folder that is not there, no permission).
+    One that holds something that outlives the process has a `close` as well.
     """
 
     missing: tuple[str, ...]

@@ -86,7 +86,7 @@ REGISTRATIONS = Metric(
     labels=_LABELS,
     help="Calls that registered memory; only a ring tells them.",
     # The kernel counts the same regions where they are RDMA memory regions.
-    recorded=(Recorded(name="reg.mr_registered", unit="count", fallback=True),),
+    recorded=(Recorded(name="reg.mr_registered", unit="count", fallback=2),),
 )
 AGENTS = Metric(
     name="kvdiag_nixl_agents",

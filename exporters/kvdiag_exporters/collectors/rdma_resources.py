@@ -7,12 +7,12 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 from kvdiag.model.rdma_resources import KERNEL_OWNED, RdmaResources, ResourceSummary
 from kvdiag.sources import rdma_netlink
-from kvdiag.sources.process import read_process
 from kvdiag_exporters.catalog import Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.owners import OTHER, Owners
 
-OTHER, KERNEL = "(other)", "(kernel)"
-"""Engine labels of what no configured engine owns, and of what the kernel owns."""
+KERNEL = "(kernel)"
+"""Engine label of what the kernel owns."""
 
 DETAILS_EVERY_S = 10.0
 """A queue pair's state changes without any count changing, so the details are read this often at least."""
@@ -59,7 +59,7 @@ REGIONS_SEEN = Metric(
     kind="counter",
     labels=_OWNED,
     help="Memory regions that appeared since the exporter started; those between two readings are not seen.",
-    recorded=(Recorded(name="reg.mr_registered", unit="count"),),
+    recorded=(Recorded(name="reg.mr_registered", unit="count", fallback=1),),
 )
 
 QUEUE_PAIRS_GONE = Metric(
@@ -113,7 +113,7 @@ class RdmaResourcesCollector:
     def samples(self, summaries: tuple[ResourceSummary, ...], details: RdmaResources) -> Iterator[Sample]:
         """Yield the samples of one reading, and count what was not there in the last one."""
         node = self._setup.node
-        owners = _Owners(self._setup)
+        owners = Owners(self._setup)
         for summary in summaries:
             for kind, count in summary.counts.items():
                 yield OBJECTS.sample(float(count), node, summary.device, kind)
@@ -121,23 +121,26 @@ class RdmaResourcesCollector:
         pairs: Counter[tuple[str, str, str, str]] = Counter()
         lengths: Counter[tuple[str, str]] = Counter()
         for pair in details.queue_pairs:
-            pairs[pair.device, owners.engine(pair.pid), pair.type, pair.state] += 1
+            pairs[pair.device, _engine(owners, pair.pid), pair.type, pair.state] += 1
         for region in details.memory_regions:
-            engine = owners.engine(region.pid)
+            engine = _engine(owners, region.pid)
             objects[region.device, engine, "mr"] += 1
             lengths[region.device, engine] += region.length
         for other in details.others:
-            objects[other.device, owners.engine(other.pid), other.kind] += other.count
+            objects[other.device, _engine(owners, other.pid), other.kind] += other.count
         yield from (QUEUE_PAIRS.sample(float(count), node, *labels) for labels, count in pairs.items())
         yield from (ENGINE_OBJECTS.sample(float(count), node, *labels) for labels, count in objects.items())
         yield from (REGION_BYTES.sample(float(count), node, *labels) for labels, count in lengths.items())
         yield from self._appeared(
             QUEUE_PAIRS_SEEN,
-            {(one.device, one.lqpn, str(one.pid)): owners.engine(one.pid) for one in details.queue_pairs},
+            {(one.device, one.lqpn, str(one.pid)): _engine(owners, one.pid) for one in details.queue_pairs},
         )
         yield from self._appeared(
             REGIONS_SEEN,
-            {(one.device, one.mrn, one.length, str(one.pid)): owners.engine(one.pid) for one in details.memory_regions},
+            {
+                (one.device, one.mrn, one.length, str(one.pid)): _engine(owners, one.pid)
+                for one in details.memory_regions
+            },
         )
 
     def _appeared(self, metric: Metric, live: dict[tuple[object, ...], str]) -> Iterator[Sample]:
@@ -153,31 +156,10 @@ class RdmaResourcesCollector:
             yield from (one.sample(float(count), self._setup.node, *labels) for labels, count in counts.items())
 
 
-class _Owners:
-    """Which engine a process belongs to: its own, or the one whose descendant it is."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._tree = setup.tree
-        self._engines = {one.pid: one.name for one in setup.engines if one.pid is not None}
-        self._known: dict[int, str] = {}
-
-    def engine(self, pid: int | Missing) -> str:
-        if isinstance(pid, Missing):
-            return KERNEL if pid == KERNEL_OWNED else OTHER
-        if pid not in self._known:
-            self._known[pid] = self._find(pid)
-        return self._known[pid]
-
-    def _find(self, pid: int) -> str:
-        ancestor = pid
-        while ancestor > 1 and self._engines:
-            if ancestor in self._engines:
-                return self._engines[ancestor]
-            process = read_process(self._tree, ancestor)
-            if isinstance(process, Missing):
-                break
-            ancestor = process.parent_pid
-        return OTHER
+def _engine(owners: Owners, pid: int | Missing) -> str:
+    if isinstance(pid, Missing):
+        return KERNEL if pid == KERNEL_OWNED else OTHER
+    return owners.engine(pid)
 
 
 def create(setup: Setup) -> RdmaResourcesCollector:
