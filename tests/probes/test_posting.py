@@ -226,9 +226,11 @@ def test_the_depth_bounds_what_is_outstanding() -> None:
     assert adapter.posts == [(0, 4), (0, 4)]
 
 
-@pytest.mark.parametrize(("tick_s", "depth", "sleeps"), [(1e-3, 16, True), (1e-9, 16, False), (1e-3, 1, False)])
+@pytest.mark.parametrize(
+    ("tick_s", "depth", "delay", "sleeps"), [(1e-3, 16, 100, True), (1e-9, 16, 100, False), (1e-3, 1, 2000, False)]
+)
 def test_it_sleeps_only_while_the_queue_will_not_run_dry(
-    monkeypatch: pytest.MonkeyPatch, tick_s: float, depth: int, sleeps: bool
+    monkeypatch: pytest.MonkeyPatch, tick_s: float, depth: int, delay: int, sleeps: bool
 ) -> None:
     """On a slow path with a full queue; a fast one, or a single message, is polled for."""
     done = {"sleep": 0, "yield": 0, "ticks": 0}
@@ -240,7 +242,7 @@ def test_it_sleeps_only_while_the_queue_will_not_run_dry(
     fake_time = SimpleNamespace(perf_counter=lambda: count("ticks") * tick_s, sleep=lambda _: count("sleep"))
     monkeypatch.setattr(posting, "time", fake_time)
     monkeypatch.setattr(posting, "os", SimpleNamespace(sched_yield=lambda: count("yield")))
-    made = ChainedPass([lanes(Adapter(delay=100))], replace(plan(40, 1, depth=depth), timeout_s=60.0), "b:1")
+    made = ChainedPass([lanes(Adapter(delay=delay))], replace(plan(40, 1, depth=depth), timeout_s=60.0), "b:1")
     made.run()
     made.close()
     assert (done["sleep"] > 0) == sleeps
