@@ -5,10 +5,8 @@ import gzip
 import json
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -16,6 +14,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from prometheus_client import make_wsgi_app
 
 from kvdiag.errors import UnavailableError, UsageError
+from kvdiag_exporters.connections import BoundedConnections
 from kvdiag_exporters.exposition import all_samples, registry
 from kvdiag_exporters.scraper import Scraper
 from kvdiag_exporters.text_format import CONTENT_TYPE, TextFormat
@@ -23,6 +22,8 @@ from kvdiag_exporters.web_config import Web
 
 _log = logging.getLogger(__name__)
 _IDLE_S = 15.0
+MOST_CONNECTIONS = 256
+"""At a time; beyond it the slowest make room: connections.py."""
 _GZIP_LEVEL = 1
 """Level 9 takes ten times the time for text a quarter smaller; a scraper is near."""
 _PAGE = b"""<!doctype html><title>kvdiag exporter</title><h1>kvdiag exporter</h1>
@@ -169,30 +170,14 @@ class HttpServer:
         return status, json.dumps(document, indent=2).encode() + b"\n"
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
+class _Server(BoundedConnections, WSGIServer):
     # Answers are short; the kernel holds further scrapers meanwhile.
     request_queue_size = 128
-    tls: ssl.SSLContext | None = None
+    most_connections = MOST_CONNECTIONS
 
     def server_bind(self) -> None:
-        # HTTPServer.server_bind would ask the resolver for this host's name, which can take seconds.
-        socket_server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        super().server_bind()
         self.setup_environ()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer in the request's own thread, the TLS handshake included: a slow one holds up nobody."""
-        if self.tls is None:
-            super().finish_request(request, client_address)
-            return
-        request.settimeout(_IDLE_S)
-        with self.tls.wrap_socket(request, server_side=True) as secured:
-            super().finish_request(secured, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
-        _log.debug("request from %s failed", client_address, exc_info=True)
 
 
 class _Handler(WSGIRequestHandler):
@@ -200,13 +185,6 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
         _log.debug("%s %s", self.client_address[0], format % args)
-
-
-def socket_server_bind(server: WSGIServer) -> None:
-    """Bind the server's socket and note the address it got."""
-    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.socket.bind(server.server_address)
-    server.server_address = server.socket.getsockname()
 
 
 def _reply(start_response: StartResponse, status: str, kind: str, body: bytes) -> list[bytes]:

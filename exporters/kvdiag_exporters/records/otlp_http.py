@@ -3,21 +3,20 @@
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from kvdiag.derive.otlp_json import from_json
 from kvdiag.errors import InputError, UnavailableError
 from kvdiag.model.span import Span
+from kvdiag_exporters.connections import CYCLE_S, BoundedConnections
 from kvdiag_exporters.records.otlp import MOST_BYTES, from_protobuf, unpack
+from kvdiag_exporters.web_config import Web
 
 _log = logging.getLogger(__name__)
-MOST_CONNECTIONS = 64
-"""At a time; one more is closed at once, and its sender tries again."""
-CYCLE_S = 30.0
-"""For one request and the idle time before it: an SDK sends every 5 s by default, OTEL_BSP_SCHEDULE_DELAY."""
+DECODED_AT_ONCE = 2
+"""Bodies that are unpacked and decoded at a time: what they unpack to is held in memory."""
 PATH = "/v1/traces"
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 
@@ -26,12 +25,14 @@ Accept = Callable[[Iterable[Span]], None]
 
 class OtlpHttp:
     """Listens until `stop`; `address` is HOST:PORT as bound. `refused` counts connections beyond the limit, `overdue`
-    ones that were cut for their slowness, `rejected` requests that were no export.
+    ones that were cut for their slowness, `rejected` requests that were no export, or of nobody known to `web`.
     """
 
-    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES, web: Web | None = None
+    ) -> None:
         try:
-            self._server = _Server(host, port, accept, most_bytes)
+            self._server = _Server(host, port, accept, most_bytes, web)
         except OSError as error:
             raise UnavailableError(
                 f"records.otlp_http: cannot listen on {host}:{port}: {error.strerror or error}; choose another "
@@ -56,63 +57,17 @@ class OtlpHttp:
         self._server.cut(float("inf"))
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 32
+class _Server(BoundedConnections, HTTPServer):
+    request_queue_size = 128
 
-    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int) -> None:
-        self.accept, self.most_bytes = accept, most_bytes
-        self.refused = self.overdue = self.rejected = 0
-        self._deadlines: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
+    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int, web: Web | None) -> None:
+        self.accept, self.most_bytes, self.web = accept, most_bytes, web
+        self.tls = None if web is None else web.context
+        self.rejected = 0
+        self.decoding = threading.BoundedSemaphore(DECODED_AT_ONCE)
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer.server_bind would ask the resolver for this host's name, which can take seconds.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  (the base class names them)
-        with self._lock:
-            if len(self._deadlines) >= MOST_CONNECTIONS:
-                self.refused += 1
-                return False
-            self._deadlines[request] = time.monotonic() + CYCLE_S
-        return True
-
-    def new_cycle(self, connection: socket.socket) -> None:
-        """Give a connection CYCLE_S from now for its next request."""
-        with self._lock:
-            if connection in self._deadlines:
-                self._deadlines[connection] = time.monotonic() + CYCLE_S
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._deadlines.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        self.cut(time.monotonic())
-
-    def cut(self, now_s: float) -> None:
-        """Cut the connections whose time is over, so that their threads end."""
-        with self._lock:
-            late = [one for one, deadline_s in self._deadlines.items() if deadline_s < now_s]
-            for one in late:
-                self._deadlines[one] = float("inf")  # counted once; its thread takes it off
-            self.overdue += len(late)
-        for one in late:
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                _log.debug("a slow connection was gone already")
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names them)
-        _log.debug("request from %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,6 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_POST(self) -> None:
+        web = self.server.web
+        if web is not None and not web.allowed(self.headers.get("Authorization", "")):
+            return self._refuse(401, "name and password, please")
         kind = self.headers.get_content_type()
         if self.path.partition("?")[0] != PATH:
             return self._refuse(404, f"only {PATH} is served here; metrics and logs are not taken")
@@ -143,8 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.rejected += 1
             return None
         try:
-            plain = unpack(body, self.headers.get("Content-Encoding", "").strip().lower(), self.server.most_bytes)
-            self.server.accept(list(from_json(plain) if kind == _JSON else from_protobuf(plain)))
+            with self.server.decoding:
+                plain = unpack(body, self.headers.get("Content-Encoding", "").strip().lower(), self.server.most_bytes)
+                self.server.accept(list(from_json(plain)) if kind == _JSON else from_protobuf(plain))
         except InputError as error:
             return self._refuse(400, str(error), keep=True)
         return self._answer(200, kind, b"{}" if kind == _JSON else b"")
@@ -168,6 +127,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Basic")
+        for name, value in () if self.server.web is None else self.server.web.headers:
+            self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from kvdiag.derive.otlp_json import from_json
 from kvdiag.errors import InputError, UnavailableError
 from kvdiag.model.span import Span
-from kvdiag_exporters.records import otlp_http
+from kvdiag_exporters import connections
 from kvdiag_exporters.records.otlp import from_protobuf, unpack
 from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
 from kvdiag_exporters.records.otlp_http import OtlpHttp
@@ -119,8 +119,8 @@ def test_http_takes_exports_and_names_what_is_none() -> None:
 
 
 def test_half_open_and_many_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_http, "CYCLE_S", 0.5)
-    monkeypatch.setattr(otlp_http, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connections, "CYCLE_S", 0.5)
+    monkeypatch.setattr(connections.BoundedConnections, "most_connections", 4)
     with http() as (server, found):
         host, port = server.address.split(":")
         slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(6)]
@@ -145,6 +145,24 @@ def test_half_open_and_many_connections_are_bounded(monkeypatch: pytest.MonkeyPa
             except OSError:
                 time.sleep(0.02)
         assert len(found) == 26
+
+
+def test_connections_that_stall_make_room_for_those_that_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALLED_S", 0.1)
+    monkeypatch.setattr(connections.BoundedConnections, "most_connections", 4)
+    with http() as (server, found):
+        host, port = server.address.split(":")
+        slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(4)]
+        try:
+            time.sleep(0.2)
+            for _ in range(3):
+                assert post(server.address, BODY) == (200, b"")
+            assert len(found) == 3 * 26
+            assert server.counts["refused"] == 0
+            assert 1 <= server.counts["overdue"] <= 3
+        finally:
+            for one in slow:
+                one.close()
 
 
 def _until_closed(connection: socket.socket) -> bytes:
