@@ -13,7 +13,7 @@ from kvdiag.model.probe_judgement import Judgement, Metric
 class ProbeSettings:
     """What was asked for; `iterations` or `duration_s` is None, whichever did not bound the run.
 
-    `queue_depth` is of each of `queue_pairs`; `batch` and `signal_every` are None where the message size decides.
+    `queue_depth` is of each of `queue_pairs`, `in_flight` bounds all of them together; `batch` and `signal_every` are None where the message size decides.
     """
 
     kind: Literal["bandwidth", "latency"]
@@ -25,6 +25,7 @@ class ProbeSettings:
     duration_s: float | None
     warmup: int
     queue_pairs: int = 1
+    in_flight: int | None = None
     bidirectional: bool = False
     ping_pong: bool = False
     inline: int = 0

@@ -136,7 +136,7 @@ def time_active(
     budget: Budget,
     run: Callable[[ProbeOptions], ProbeResult] = run_probe,
 ) -> Active:
-    """Move the same messages over different numbers of queue pairs by turns, about `in_flight` of them at a time.
+    """Move the same messages over different numbers of queue pairs by turns, at most `in_flight` of them at a time.
 
     A number with which a transfer fails is left out from then on; the error of the very first transfer is raised, and
     nothing more is tried where the agent is gone.
@@ -150,6 +150,7 @@ def time_active(
                 continue
             options.progress(f"round {number + 1} of {rounds}: {count} queue pairs")
             settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
+            settings = replace(settings, in_flight=in_flight)
             try:
                 with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1):
                     results.append(run(replace(options, settings=settings)))

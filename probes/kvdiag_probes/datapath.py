@@ -38,7 +38,8 @@ class Transport(StrEnum):
 class Plan:
     """One pass over the buffers: `slots` messages of `size` bytes, message i at `base` + i × size at both ends.
 
-    They are posted `chain` at a time, to each queue pair in turn; at most `queue_depth` are outstanding on one. Every
+    They are posted `chain` at a time, to each queue pair in turn; at most `queue_depth` are outstanding on one, and at
+    most `in_flight` on all together (default: as many as the depths allow). Every
     `signal`-th of a queue pair (default: the last of each chain) is timed from its post to its completion.
     `flag_offset` adds a WRITE of the eight bytes there, before the payload or (`flag_last`) after it.
     """
@@ -49,6 +50,7 @@ class Plan:
     queue_depth: int
     chain: int
     timeout_s: float
+    in_flight: int | None = None
     signal: int | None = None
     inline: bool = False
     base: int = 0
@@ -139,9 +141,11 @@ def chain_length(size: int, queue_depth: int) -> int:
     return 1 if size >= 1 << 18 else max(1, min(16, queue_depth // 4))
 
 
-def slot_count(size: int, queue_depth: int, messages: int, ring_bytes: int = 16 << 20, most: int = 4096) -> int:
-    """Return how many messages a pass holds: at least a queue full, at most `ring_bytes` and `most` messages."""
-    return max(1, min(messages, max(queue_depth, min(most, ring_bytes // size))))
+def slot_count(size: int, least: int, messages: int, ring_bytes: int = 16 << 20, most: int = 4096) -> int:
+    """Return how many messages a pass holds: `least`, a queue full or one for each queue pair, or more of them up to
+    `ring_bytes` and `most` messages.
+    """
+    return max(1, min(messages, max(least, min(most, ring_bytes // size))))
 
 
 def chain_lengths(total: int, chain: int) -> Sequence[int]:

@@ -94,12 +94,15 @@ class Posting:
     """How messages are posted; None leaves it to their size.
 
     `batch` messages share one post, every `signal`-th is completed and timed, up to `inline` bytes travel inside the
-    work request.
+    work request. `in_flight` bounds what is outstanding on all of the `queue_pairs` together; each carries a message
+    of every pass.
     """
 
     batch: int | None = None
     signal: int | None = None
     inline: int = 0
+    in_flight: int | None = None
+    queue_pairs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,7 @@ class Runner:
     def measure(self, size: int, amount: Amount) -> SizeResult:
         """Warm up, then measure one size; PayloadMismatchError where bytes differ, UnavailableError where it fails."""
         chain = self.posting.batch or chain_length(size, self.queue_depth)
-        most = slot_count(size, self.queue_depth, amount.iterations or 1 << 30)
+        most = slot_count(size, max(self.queue_depth, self.posting.queue_pairs), amount.iterations or 1 << 30)
         warmup = Amount(iterations=amount.warmup, duration_s=None, warmup=0)
         self._run(size, chain, most, warmup, Samples(), "warmup")
         samples = Samples(keep=self.samples is not None)
@@ -374,6 +377,7 @@ class Runner:
             queue_depth=self.queue_depth,
             chain=chain,
             timeout_s=self.timeout_s,
+            in_flight=self.posting.in_flight,
             signal=self.posting.signal,
             inline=self.operation.pushes and size <= self.posting.inline,
             flag_offset=flag_offset,

@@ -65,6 +65,10 @@ class ChainedPass:
             self._add(lane, post, requests)
         # A flag goes beside the payload: queue pairs have room for one request more than the depth.
         self._room = [max(plan.queue_depth, *(length for _, _, _, length in self._posts))] * self._lane_count
+        longest = max(length for _, _, _, length in self._posts)
+        # However few are allowed, enough for one completion are: each lane may hold requests that none completes yet.
+        unsignalled = self._lane_count * ((plan.signal or 1) - 1)
+        self._allowed = max(plan.in_flight or sum(self._room), longest + unsignalled)
         self._queues = list({id(lane.completions): lane.completions for rail in rails for lane in rail}.values())
 
     @staticmethod
@@ -152,6 +156,7 @@ class ChainedPass:
     def _stream(self) -> Pass:
         clock, recording, signals = time.perf_counter, self.recording, self._signals
         free = self._room.copy()
+        allowed = self._allowed
         queues: list[tuple[Any, Any, Any, Any, list[Any], list[int]]] = [
             (queue.ready, queue.attr, queue.stamp, queue.take, [], []) for queue in self._queues
         ]
@@ -161,11 +166,12 @@ class ChainedPass:
         started_s = idle_since_s = clock()
         post, head, to, length = next(upcoming)
         while done < wanted:
-            while free[to] >= length:
+            while free[to] >= length <= allowed:
                 if recording:
                     posted_at.append(clock())
                 post(head)
                 free[to] -= length
+                allowed -= length
                 post, head, to, length = next(upcoming, end)
             empty += 1
             for ready, attr, stamp, take, stamps, timed in queues:
@@ -181,6 +187,7 @@ class ChainedPass:
                 if recording:
                     timed.append(chain)
                 free[lane] += retires
+                allowed += retires
                 retired += retires
                 done += 1
                 empty = 0

@@ -295,7 +295,13 @@ def _runner(options: ProbeOptions, client: AgentClient, link: _Link, samples: di
         operation=Operation(settings.operation),
         queue_depth=settings.queue_depth,
         timeout_s=options.timeout_s,
-        posting=Posting(batch=settings.batch, signal=settings.signal_every, inline=settings.inline),
+        posting=Posting(
+            batch=settings.batch,
+            signal=settings.signal_every,
+            inline=settings.inline,
+            in_flight=settings.in_flight,
+            queue_pairs=settings.queue_pairs,
+        ),
         rails=others,
         reverse=reverse,
         ping_pong=settings.ping_pong,
@@ -352,4 +358,4 @@ def _both_ways(settings: ProbeSettings) -> bool:
 
 
 def _slots(settings: ProbeSettings, size: int) -> int:
-    return slot_count(size, settings.queue_depth, settings.iterations or 1 << 30)
+    return slot_count(size, max(settings.queue_depth, settings.queue_pairs), settings.iterations or 1 << 30)

@@ -101,14 +101,14 @@ def test_rdma_and_tcp_are_compared_by_turns_and_each_is_proved(wire: Wire) -> No
 
 def test_queue_pairs_are_made_shared_and_exhausted_cleanly(wire: Wire) -> None:
     before = probing.objects(wire.a.machine)
-    arguments = "connections --rounds 2 --pairs 8 --threads 1,2 --most 64 --active 1,4 --in-flight 16 --iterations 32"
+    arguments = "connections --rounds 1 --pairs 8 --threads 1,2 --most 64 --active 1,4,1024 --in-flight 16 --size 4KiB"
     document = remote(wire, arguments, "kvdiag.probe-connections-1")
     assert [row["step"] for row in document["setup"]] == ["create", "init", "rtr", "rts", "destroy"]
     assert all(row["seconds"]["value"] > 0 for row in document["setup"])
     shapes = [(row["pairs"], row["shared_receive_queue"]) for row in document["creation"]]
     assert shapes == [(8, False), (16, False), (8, True), (16, True)]
     assert (document["exhaustion"]["made"], document["exhaustion"]["made_again"]) == (64, 64)
-    assert [(row["queue_pairs"], row["queue_depth"]) for row in document["active"]] == [(1, 16), (4, 4)]
+    assert [(row["queue_pairs"], row["queue_depth"]) for row in document["active"]] == [(1, 16), (4, 4), (1024, 1)]
     assert max(row["of_best"] for row in document["active"]) == 1.0
     assert document["fan_out"]["fits"] and document["missing"] == []
     ways = {row["kind"]: row for row in document["sharing"]}

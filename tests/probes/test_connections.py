@@ -229,6 +229,7 @@ class Wire:
         settings = options.settings
         self.counts.append(settings.queue_pairs)
         assert settings.queue_depth == max(1, 8 // settings.queue_pairs)
+        assert settings.in_flight == 8
         if settings.queue_pairs > self.most:
             raise self.error
         result = SimpleNamespace(bytes_per_second=1e9 / settings.queue_pairs)

@@ -21,6 +21,7 @@ def test_a_pass_fills_the_queue_but_never_exceeds_what_is_wanted() -> None:
     assert slot_count(64, 16, 10_000_000) == 4096
     assert slot_count(1 << 20, 64, 1000) == 64
     assert slot_count(64, 16, 5) == 5
+    assert slot_count(64 << 10, 1024, 2048) == 1024
 
 
 def test_memory_is_page_aligned_zeroed_and_closes_with_a_view_still_held() -> None:

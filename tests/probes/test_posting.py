@@ -183,6 +183,23 @@ def test_a_flushed_request_never_leads_where_the_error_comes_with_it() -> None:
         run(Adapter(status=5, later_status=12), plan(4, 2, signal=1))
 
 
+def test_what_is_in_flight_on_all_queue_pairs_together_is_bounded() -> None:
+    adapter = Adapter(silent=True)
+    with pytest.raises(UnavailableError):
+        run(adapter, plan(16, 1, depth=1, in_flight=6), 16)
+    assert [lane for lane, _ in adapter.posts] == [0, 1, 2, 3, 4, 5]
+    done = Adapter()
+    assert run(done, plan(40, 1, depth=2, in_flight=6), 16) == 40
+    assert {lane for lane, _ in done.posts} == set(range(16))
+
+
+@pytest.mark.parametrize("signal", [1, 4, 8])
+def test_a_bound_too_small_for_one_completion_blocks_nothing(signal: int) -> None:
+    adapter = Adapter()
+    run(adapter, plan(16, 1, depth=16, in_flight=1, signal=signal), 2)
+    assert len(adapter.posts) == 16
+
+
 @pytest.mark.parametrize("wanted", [plan(4, 2), plan(4, 1, depth=1)])
 def test_no_completion_ends_in_bounded_time(wanted: Plan) -> None:
     with pytest.raises(UnavailableError, match=r"no completion within 0\.05 s"):
