@@ -11,6 +11,7 @@ from dashboards.queries import (
     JOB,
     PAIR,
     PATH,
+    PROBED,
     WIRE,
     Query,
     carriers,
@@ -97,13 +98,7 @@ def _sizes() -> Row:
                 "Bytes moved by the seconds on the wire: what one transfer gets. Falling at equal size is a slower "
                 "path.",
                 "Bps",
-                [
-                    Query(
-                        f"{rate('kvdiag_transfer_size_bytes_sum', PAIR, 'prefill_node, decode_node')} / "
-                        f"({rate(f'{RECORDED}_sum', f'{PAIR}, {WIRE}', 'prefill_node, decode_node')} > 0)",
-                        "{{prefill_node}} → {{decode_node}}",
-                    )
-                ],
+                [Query(_live_speed(), "{{prefill_node}} → {{decode_node}}")],
                 width=8,
             ),
             lines(
@@ -128,6 +123,60 @@ def _own_mean_size() -> list[Query]:
     return [
         Query(f"({total.expr}) / ({count.expr} > 0)", total.legend) for total, count in zip(sums, counts, strict=True)
     ]
+
+
+def _probes() -> Row:
+    by = "node, peer, probe, operation, transport"
+    legend = "{{node}} → {{peer}} {{probe}} {{operation}} {{transport}}"
+    sized = f"{legend} {{{{size}}}}"
+    return Row(
+        "What did probes measure on this path, beside live traffic?",
+        [
+            lines(
+                "Speed: live transfers and the last probe",
+                "What a transfer gets, and what the last probe between these hosts got at its fastest size. Both low: "
+                "the path. Only live low: layout, registration or a busy engine.",
+                "Bps",
+                [
+                    Query(_live_speed(), "live {{prefill_node}} → {{decode_node}}"),
+                    Query(f"max by ({by}) (kvdiag_probe_bandwidth_bytes_per_second{{{PROBED}}})", f"probe {legend}"),
+                ],
+                width=8,
+                empty=NOT_SEEN,
+            ),
+            lines(
+                "Latency of the last probe",
+                "Median and p99 of one message by its size in bytes; from post to completion.",
+                "s",
+                [
+                    Query(f"max by ({by}, size) (kvdiag_probe_latency_{p}_seconds{{{PROBED}}})", f"{sized} {p}")
+                    for p in ("p50", "p99")
+                ],
+                width=8,
+                empty=NOT_SEEN,
+            ),
+            rows_of(
+                "Last probes",
+                "How long ago each kind of probe last ran, oldest first; a result is of then, not of now. "
+                "`kvdiag probe … --out FILE` adds to the files that the exporter is told of by probe_results.",
+                "s",
+                f"sort_desc(time() - max by ({by}) (kvdiag_probe_timestamp_seconds{{{PROBED}}}))",
+                names={
+                    "node": "From", "peer": "To", "probe": "Probe", "operation": "Operation", "transport": "Transport",
+                    "Value": "Ago",
+                },
+                width=8,
+                empty=NOT_SEEN,
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _live_speed() -> str:
+    return (
+        f"{rate('kvdiag_transfer_size_bytes_sum', PAIR, 'prefill_node, decode_node')} / "
+        f"({rate(f'{RECORDED}_sum', f'{PAIR}, {WIRE}', 'prefill_node, decode_node')} > 0)"
+    )
 
 
 def _ports() -> Row:
@@ -323,7 +372,7 @@ def build() -> Dashboard:
     return panels.dashboard(
         "kvdiag-pair",
         "kvdiag / Pair drill-down",
-        "One prefill node and one decode node: stages, sizes, ports, registrations and findings on one time axis.",
+        "One prefill and one decode node: stages, sizes, ports, probes, registrations and findings on one time axis.",
         [panels.JOB, panels.SRC, panels.DST],
-        [_stages(), _sizes(), _ports(), _registration(), _findings(), _handles(), _own()],
+        [_stages(), _sizes(), _ports(), _probes(), _registration(), _findings(), _handles(), _own()],
     )

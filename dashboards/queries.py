@@ -14,6 +14,7 @@ ENGINE = f'{JOB}, engine=~"$engine"'
 BETWEEN = 'prefill_node=~"$src", decode_node=~"$dst"'
 PAIR = f"{JOB}, {BETWEEN}"
 PATH = f'{JOB}, node=~"$src|$dst"'
+PROBED = f'{JOB}, node=~"$src|$dst", peer=~"$src|$dst"'
 PORT = f'{JOB}, node=~"$node", device=~"$device", port=~"$port"'
 DEVICE = f'{JOB}, node=~"$node", device=~"$device"'
 NODE = f'{JOB}, node=~"$node"'

@@ -38,6 +38,7 @@ def build(config: Config) -> tuple[Setup, Scraper]:
         engines=engines(config, node),
         context=Context(root=Path(config.root)),
         kernel_timing=config.kernel_timing,
+        probe_results=config.probe_results,
     )
     setup = replace(setup, records=_records(config, setup))
     scraper = Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s, derivations=derive_all(setup))

@@ -57,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     node: _Text | None = None
     root: _Text = "/"
     engines: tuple[EngineConfig, ...] = ()
+    probe_results: tuple[_Text, ...] = ()
     recorder: RecorderConfig | None = None
     records: RecordsConfig | None = None
     web_config: _Text | None = None
@@ -144,6 +145,7 @@ def _absolute(config: Config, base: Path) -> Config:
         root=str(base / config.root),
         address_file=place(config.address_file),
         web_config=place(config.web_config),
+        probe_results=tuple(str(base / one) for one in config.probe_results),
         engines=tuple(
             msgspec.structs.replace(
                 one,

@@ -27,6 +27,7 @@ RECORDED = {
 
 VALUES: dict[str, tuple[str, ...]] = {
     "node": ("p1", "d1"),
+    "peer": ("d1",),
     "prefill_node": ("p1",),
     "decode_node": ("d1", "d2"),
     "stage": tuple(stage.removesuffix("_s") for stage in STAGES),

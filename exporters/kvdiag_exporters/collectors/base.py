@@ -50,7 +50,8 @@ class Setup:
     """Everything that a collector may use: this host's node name, the engines, the roots and the clock.
 
     `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
-    records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel.
+    records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel;
+    `probe_results` are the files, or patterns of them, that probes append to.
     """
 
     node: str
@@ -60,6 +61,7 @@ class Setup:
     netlink: Channel | None = None
     records: "Records | None" = None
     kernel_timing: bool = False
+    probe_results: tuple[str, ...] = ()
 
     @property
     def clock(self) -> Clock:
