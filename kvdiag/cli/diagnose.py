@@ -16,17 +16,22 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    path: Annotated[
-        Path | None, typer.Argument(metavar="PATH", help="A trace bundle: the folder that holds requests.jsonl.")
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="A trace bundle's folder; or files of the same requests: OTLP JSON of spans, AIPerf, GuideLLM, vllm "
+            "bench serve, NIXL telemetry. A load generator's file may stand beside a bundle.",
+        ),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="BEFORE AFTER", help="Two bundles instead of PATH: what differs between them."),
+        typer.Option(metavar="BEFORE AFTER", help="Two bundles instead of PATHs: what differs between them."),
     ] = None,
     prometheus: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="A Prometheus server instead of PATH: histograms of engines, window by window."
+            metavar="URL", help="A Prometheus server instead of PATHs: histograms of engines, window by window."
         ),
     ] = None,
     start: Annotated[
@@ -56,7 +61,9 @@ def diagnose(
     Exit codes: 0 no change, 1 a cause that costs less than a tenth of TTFT, 2 one that costs more, 3 not enough
     evidence.
 
-    Example: kvdiag diagnose /var/lib/kvdiag/bundle --explain
+    Examples: kvdiag diagnose /var/lib/kvdiag/bundle --explain
+
+    kvdiag diagnose traces.json artifacts/profile_export.jsonl
     """
     require("numpy", "analysis", "kvdiag diagnose")
     from dataclasses import fields
@@ -67,7 +74,7 @@ def diagnose(
     from kvdiag.report.diagnosis_text import render
     from kvdiag.report.json import encode, head
 
-    bundle = _read(path, compare, prometheus, start, end)
+    bundle = _read(paths or [], compare, prometheus, start, end)
     if trace is not None:
         _write_trace(bundle, trace)
     diagnosis = attribute(bundle, incident_start, seed, incident_end_s=incident_end)
@@ -85,20 +92,21 @@ def diagnose(
 
 
 def _read(
-    path: Path | None, compare: tuple[Path, Path] | None, prometheus: str | None, start: str | None, end: str | None
+    paths: list[Path], compare: tuple[Path, Path] | None, prometheus: str | None, start: str | None, end: str | None
 ) -> "Bundle":
     """Return what is to be diagnosed; exactly one of the three ways must be given."""
     from kvdiag.errors import UsageError
     from kvdiag.sources.bundle import read_bundle
 
-    if sum(one is not None for one in (path, compare, prometheus)) != 1:
+    if sum((bool(paths), compare is not None, prometheus is not None)) != 1:
         raise UsageError(
-            "give a trace bundle's folder, or --compare BEFORE AFTER, or --prometheus URL: one of the three"
+            "give a trace bundle's folder or files of requests, or --compare BEFORE AFTER, or --prometheus URL: one of "
+            "the three"
         )
     if prometheus is None and (start is not None or end is not None):
         raise UsageError("--start and --end belong to --prometheus; for a bundle give --incident-start")
-    if path is not None:
-        return read_bundle(path)
+    if paths:
+        return _of_paths(paths)
     if compare is not None:
         from kvdiag.derive.compare import before_and_after
 
@@ -113,6 +121,22 @@ def _read(
     samples = read_prometheus(prometheus, wanted_names(), _time("--start", start), _time("--end", end))
     found = engine_series(samples)
     return window_bundle(prometheus, found.histograms, found.counters, found.metrics, found.notes)
+
+
+def _of_paths(paths: list[Path]) -> "Bundle":
+    """Return a bundle, perhaps with what its clients saw, or what files tell of the same requests."""
+    from kvdiag.derive.request_join import joined, seen_by_clients
+    from kvdiag.errors import UsageError
+    from kvdiag.sources.bundle import read_bundle
+    from kvdiag.sources.request_files import is_bundle, read_request_files
+
+    bundles = [one for one in paths if is_bundle(one)]
+    if len(bundles) > 1:
+        raise UsageError(f"{bundles[0]} and {bundles[1]} are two trace bundles; compare them: --compare BEFORE AFTER")
+    if len(paths) == 1 and (bundles or (paths[0].is_dir() and (paths[0] / "meta.json").exists())):
+        return read_bundle(paths[0])
+    files = [file for one in paths if one not in bundles for file in read_request_files(one)]
+    return seen_by_clients(read_bundle(bundles[0]), files) if bundles else joined(files)
 
 
 def _time(flag: str, text: str) -> float:

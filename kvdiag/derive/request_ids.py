@@ -22,6 +22,12 @@ def external_key(text: str) -> Key:
     return "id", _FIRST_ITEM.sub("", plain) if prefix[0] == "cmpl-" else plain
 
 
+def answer_key(text: str) -> Key:
+    """Return the key of the id in vLLM's answer, `cmpl-<X-Request-Id>`: of the request as a whole, without an item."""
+    prefix = _PREFIX.match(text)
+    return "id", text if prefix is None else text[prefix.end() :]
+
+
 def engine_key(text: str) -> Key:
     """Return the key of an id as vLLM's engine core uses it in logs and `remote_request_id`.
 

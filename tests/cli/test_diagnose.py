@@ -10,6 +10,7 @@ from kvdiag.cli import main
 from kvdiag.model.bundle import Bundle
 from kvdiag.report.json import published_schema
 from tests.attribution.synthetic import START_S, World, simulate
+from tests.derive.recorded_files import aiperf, rows, spans, write_otlp
 
 BUNDLES = Path(__file__).parents[1] / "fixtures/bundles"
 TRANSFERS = Path(__file__).parents[1] / "fixtures/transfers"
@@ -72,6 +73,33 @@ def test_recorded_transfers(name: str, cause: str, capsys: pytest.CaptureFixture
     assert document["data"]["split"].startswith("found by CUSUM")
     excess = document["incident"]["mean_s"] - document["baseline"]["mean_s"]
     assert document["causes"][0]["excess_mean_s"] > 0.6 * excess
+
+
+def test_files_of_the_same_requests_are_joined_and_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows(simulate(World(seed=2, fault="layout", requests=600, serial=False)))
+    traces = write_otlp(tmp_path / "traces.json", [spans(one) for one in found])
+    client = tmp_path / "profile_export.jsonl"
+    client.write_text("\n".join(aiperf(one) for one in found[:-3]) + "\n")
+    code, document = as_json(capsys, str(traces), str(client))
+    assert (code, document["verdict"]["cause"]) == (2, "layout.fragmented")
+    assert document["origin"] == f"{traces}, {client}"
+    notes = document["data"]["notes"]
+    count = f"{len(found):,}"
+    assert f"{count} of {count} requests joined from prefill to decode" in notes
+    assert "3 request(s) of the engines that no client's file has left out" in notes
+    assert document["data"]["requests"] == len(found) - 3
+    assert main(["diagnose", str(traces), str(client)]) == code
+    assert "joined by request id" in capsys.readouterr().out
+
+
+def test_two_bundles_are_not_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(TRANSFERS / "no-fault")
+    assert main(["diagnose", folder, folder]) == 64
+    assert "--compare BEFORE AFTER" in capsys.readouterr().err
+    assert main(["diagnose", folder, str(tmp_path)]) == 64
+    assert str(tmp_path) in capsys.readouterr().err
 
 
 def test_recorded_transfers_without_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
