@@ -119,7 +119,8 @@ def _requests(row: PairRow) -> float | None:
 PAIRS = Table(
     "Pairs",
     (
-        Column("prefill → decode", lambda row: f"{row.prefill_node or '?'} → {row.decode_node or '?'}", width=16),
+        Column("prefill", lambda row: row.prefill_node or units.UNSEEN, width=8),
+        Column("→ decode", lambda row: f"→ {row.decode_node or units.UNSEEN}", width=8),
         _column("transfer p50", "transfer_p50_s", units.seconds, 2, idle=_transfers),
         _column("p99", "transfer_p99_s", units.seconds, idle=_transfers),
         _column("moved", "bytes_per_s", units.rate, 1),
@@ -132,7 +133,7 @@ PAIRS = Table(
     ),
     lambda document: document.pairs,
     "no per-request records: docs/records.md says what to switch on",
-    order=2,
+    order=3,
 )
 ENGINES = Table(
     "Engines",

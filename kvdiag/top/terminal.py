@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from kvdiag.model.top import TopDocument
@@ -65,15 +65,24 @@ class Screen:
             if self._document is None or (changed and not self._state.paused):
                 seen = self._poller.readings
                 self._document = self._poller.document()
-            if changed or self._console.size != size:
-                size, drawn_s = self._console.size, now_s
+            if changed or self._size() != size:
+                size, drawn_s = self._size(), now_s
                 self._draw(live, note)
             if self._pressed(keyboard):
                 self._draw(live, note)
 
+    def _size(self) -> ConsoleDimensions:
+        """Return the terminal's own size: COLUMNS and LINES, where they are exported, do not follow it."""
+        try:
+            width, height = os.get_terminal_size(self._console.file.fileno())
+        except OSError:
+            return self._console.size
+        return ConsoleDimensions(width or 80, height or 24)
+
     def _draw(self, live: Live, note: str) -> None:
         assert self._document is not None
-        size = self._console.size
+        size = self._size()
+        self._console.size = size
         lines = view.draw(
             self._document, self._state, width=size.width, height=size.height, interval_s=self._interval_s, note=note
         )
@@ -94,7 +103,7 @@ class Screen:
             self._signal = signal.SIGHUP
             return False
         for key in keys.decode(data):
-            self._state = press(self._state, key, view.columns(self._state), max(1, self._console.size.height - 8))
+            self._state = press(self._state, key, view.columns(self._state), max(1, self._size().height - 8))
         return True
 
 

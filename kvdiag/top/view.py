@@ -15,8 +15,10 @@ _GAP = 2
 _MOST_TROUBLE = 4
 _LEAST_WIDTH = 20
 _LEAST_NAME = 8
-_DETAIL = 3
-"""Columns from this rank on go before a name is shortened."""
+_SENTENCE = 20
+"""Texts that may not be shortened below this are sentences, others names."""
+_LONG_NAME = 24
+"""Cells that names keep as long as there is another column to leave out."""
 OVERVIEW = ("pairs", "engines", "NICs", "registration", "queue pairs", "findings")
 _KEYS = "q quit  h help  p pause  / filter  s sort"
 _LEGEND = f"{units.NONE} no traffic  {units.UNSEEN} not observed"
@@ -209,18 +211,18 @@ def _fitting(columns: Sequence[Column], sizes: list[int], width: int) -> list[in
     def over() -> int:
         return sum(sizes[one] for one in kept) + _GAP * (len(kept) - 1) - width
 
-    def drop(least: int) -> None:
-        while over() > 0:
-            place = max(kept, key=lambda one: (columns[one].rank, one))
-            if columns[place].rank < least:
-                return
-            kept.remove(place)
+    def shorten(least: int) -> None:
+        for place in sorted(kept, key=lambda one: -sizes[one]):
+            if columns[place].width and over() > 0:
+                sizes[place] = max(min(max(columns[place].width, least), sizes[place]), sizes[place] - over())
 
-    drop(_DETAIL)
-    for place in sorted(kept, key=lambda one: -sizes[one]):
-        if columns[place].width and over() > 0:
-            sizes[place] = max(min(columns[place].width, sizes[place]), sizes[place] - over())
-    drop(1)
+    shorten(_LONG_NAME)
+    while over() > 0:
+        place = max(kept, key=lambda one: (columns[one].rank, one))
+        if columns[place].rank == 0:
+            break
+        kept.remove(place)
+    shorten(0)
     sizes[kept[0]] = max(min(_LEAST_NAME, sizes[kept[0]]), sizes[kept[0]] - max(0, over()))
     while over() > 0 and len(kept) > 1:
         kept.pop()
@@ -234,7 +236,7 @@ def _cells(
     for number, place in enumerate(kept):
         text, size = texts[place], sizes[place]
         if cell_len(text) > size:
-            text = _shortened(text, size, middle=place == 0)
+            text = _shortened(text, size, middle=columns[place].width < _SENTENCE)
         pad = " " * (size - cell_len(text))
         line.append(" " * _GAP if number else "")
         line.append(text + pad if columns[place].left or place == 0 else pad + text, styles[place])
