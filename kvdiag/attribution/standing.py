@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvdiag.attribution.batching import Batching, batching
 from kvdiag.attribution.blocks import Moments, moments
 from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Load
 from kvdiag.attribution.causes.layout_fragmented import LARGE_DESCRIPTOR, SMALL_DESCRIPTOR
@@ -69,8 +70,13 @@ def expected_stages(frame: Frame, hits: HitWaves | Missing) -> Floats:
             if name == "post_s":
                 share = _contiguous(frame, size)
                 expected[:, s] = np.where(share < 1, np.minimum(expected[:, s], values * share), expected[:, s])
-        elif name == "prefill_s" and isinstance(hits, HitWaves):
-            expected[:, s] = values - _token_seconds(frame, values) * hits.extra
+        elif name == "prefill_s":
+            own, beside = _token_seconds(frame, values)
+            batches = batching(frame)
+            if isinstance(hits, HitWaves):
+                expected[:, s] -= own * hits.extra
+            if isinstance(batches, Batching) and batches.lingers:
+                expected[:, s] = np.maximum(expected[:, s] - beside * batches.extra, 0.0)
     return expected
 
 
@@ -94,14 +100,15 @@ def _slowest(frame: Frame) -> float:
     return MOST_SLOWNESS * 8e-9 / fastest if fastest > 0 else float("inf")
 
 
-def _token_seconds(frame: Frame, prefill: Floats) -> float:
-    """Return prefill seconds per computed token of the request's own (non-negative, beside co-batched tokens)."""
+def _token_seconds(frame: Frame, prefill: Floats) -> tuple[float, float]:
+    """Return prefill seconds per computed token of the request's own and of others in its batch, neither negative."""
     tokens, beside = frame.number("uncached_tokens"), co_batch(frame)
     if tokens is None:
-        return 0.0
+        return 0.0, 0.0
     columns = np.column_stack([tokens, np.ones(frame.rows), *(() if beside is None else (beside,))])
     gram = columns.T @ columns
-    return float(bounded_least_squares(gram[None], (columns.T @ prefill)[None], np.full((1, len(gram)), np.inf))[0, 0])
+    slopes = bounded_least_squares(gram[None], (columns.T @ prefill)[None], np.full((1, len(gram)), np.inf))[0]
+    return float(slopes[0]), 0.0 if beside is None else float(slopes[2])
 
 
 def standing_mechanisms(frame: Frame, causes: tuple[Cause, ...], hits: HitWaves | Missing) -> tuple[Mechanism, ...]:
@@ -118,6 +125,9 @@ def standing_mechanisms(frame: Frame, causes: tuple[Cause, ...], hits: HitWaves 
             load = arrival_waves(frame)
         elif cause.id == "workload.prompt_length":
             load = length_waves(frame)
+        elif cause.id == "workload.prefill_batch":
+            batches = batching(frame)
+            load = batches.load if isinstance(batches, Batching) and batches.lingers else load
         elif cause.standing_stages and isinstance(dose, Dose) and dose.moved and isinstance(hits, HitWaves):
             load = hits.load
         if isinstance(load, Load):

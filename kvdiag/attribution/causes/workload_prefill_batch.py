@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from kvdiag.attribution.causes.base import Cause, Driver
+from kvdiag.attribution.batching import LEAST_RATIO, batching
+from kvdiag.attribution.causes.base import Cause, Dose, Driver
 from kvdiag.attribution.frame import Frame
 from kvdiag.attribution.workload import co_batch, expected_co_batch
 from kvdiag.model.finding import Evidence
@@ -28,11 +29,27 @@ def evidence(frame: Frame) -> tuple[Evidence, ...]:
     return (Evidence(name="tokens of other requests in the batch", value=value, source="requests, batch_tokens"),)
 
 
+def standing(frame: Frame) -> Dose | Missing:
+    """Return the tokens of others in batches that were waited for; no baseline tells what else is usual."""
+    found = batching(frame)
+    if isinstance(found, Missing):
+        return found
+    line = Evidence(
+        name="requests in a prefill batch",
+        value=f"{found.seen:.2f}, where those that arrive during the batch before make {found.usual:.2f}",
+        source="requests, batch_requests, prefill_s, and the rate of arrivals",
+        threshold=f"> {LEAST_RATIO:g}×",
+    )
+    return Dose(columns=(found.extra,), ceilings=(np.inf,), moved=found.lingers, evidence=(line,), own=True)
+
+
 CAUSE = Cause(
     id="workload.prefill_batch",
     side="prefill",
     workload=True,
     drivers=drivers,
     evidence=evidence,
+    standing=standing,
+    standing_stages=("prefill_s",),
     action="limit the tokens of a prefill batch, or use chunked prefill, if first tokens matter more than throughput",
 )
