@@ -47,7 +47,7 @@ class Probe:
     def synthetic(self) -> str:
         """The line of synthetic_events."""
         extras = "".join(f"; {type_} {name}" for name, _, type_ in self._extras)
-        return f"{self.event} s32 pid; u64 ns; {self._result} ret{extras}"
+        return f"{self.event} int pid; u64 ns; {self._result} ret{extras}"
 
     @property
     def hist(self) -> str:
@@ -77,6 +77,18 @@ class Probe:
         )
 
     @property
+    def emptying(self) -> tuple[tuple[str, str], ...]:
+        """What is written to empty the histograms, as `triggers`.
+
+        One with a variable cannot be cleared: those of the kprobes are set anew, and meanwhile another trigger has the
+        kernel count the returns.
+        """
+        worked, failed, entry, back = self.triggers
+        counting = (back[0], "hist:keys=ret:size=128")
+        without = tuple((place, f"!{line}") for place, line in (back, entry))
+        return (counting, *without, _cleared(worked), _cleared(failed), entry, back, (counting[0], f"!{counting[1]}"))
+
+    @property
     def _result(self) -> str:
         return "u64" if self.call.pointer else "s32"
 
@@ -87,7 +99,7 @@ class Probe:
         return tuple((name, argument, argument.rpartition(":")[2]) for name, argument in found if argument)
 
 
-def with_clear(trigger: str) -> str:
-    """Return what empties a histogram that is set by the trigger."""
-    head, condition, limit = trigger.partition(" if ")
-    return f"{head}:clear{condition}{limit}"
+def _cleared(trigger: tuple[str, str]) -> tuple[str, str]:
+    place, line = trigger
+    head, condition, limit = line.partition(" if ")
+    return place, f"{head}:clear{condition}{limit}"

@@ -1,7 +1,7 @@
 """Timing some calls of the kernel: an instance, probes and histograms of its own, and nothing of them left behind.
 
-Everything carries the name of the session. The kernel removes no instance of which a file is open, so one that it does
-remove belonged to nobody any more: that tells what a killed exporter left from what a live one uses.
+Everything carries the name of the session, and a lock on one of the instance's files is held as long as it lives: the
+kernel releases that with the process, which tells what a killed exporter left from what a live one uses.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.sources.tree import Tree
 from kvdiag_exporters.kernel_calls.calls import CALLS, Call
 from kvdiag_exporters.kernel_calls.hist import Table, parse
-from kvdiag_exporters.kernel_calls.probe import Probe, with_clear
+from kvdiag_exporters.kernel_calls.probe import Probe
 from kvdiag_exporters.kernel_calls.tracefs import TraceFiles, refusal
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Session:
             with self._told(self._instance):
                 self._files.make_folder(self._instance)
             with self._told(f"{self._instance}/tracing_on"):
-                self._held = self._files.hold(f"{self._instance}/tracing_on")
+                self._held = self._files.lock(f"{self._instance}/tracing_on")
             with self._told(f"{self._instance}/buffer_size_kb"):
                 self._files.append(f"{self._instance}/buffer_size_kb", str(_BUFFER_KB))
             self.missing = tuple(reason for call in self._calls if (reason := self._begin(call)))
@@ -90,23 +90,21 @@ class Session:
             yield Reading(probe.call.name, probe.function, worked[0], failed[0], returned.get(f"{probe.event}_out"))
 
     def empty(self, function: str) -> None:
-        """Forget what was counted of a function; calls meanwhile are lost. UndeterminedError as for `read`."""
+        """Forget what was counted of a function; calls meanwhile are lost, not unseen. UndeterminedError as `read`."""
         for probe in self._probes:
             if probe.function == function:
-                for place, trigger in probe.triggers:
+                for place, line in probe.emptying:
                     path = f"{self._instance}/{place}"
                     with self._told(path):
-                        self._files.append(path, with_clear(trigger))
+                        self._files.append(path, line)
 
     def disarm(self) -> None:
         """Remove everything of this session; what cannot be removed is told in the log and left to the next one."""
-        if self._held is not None:
+        self._probes = []
+        if self._held is not None:  # an instance of which a file is open cannot be removed
             self._files.release(self._held)
             self._held = None
-        self._probes = []
-        if not drop_instance(self._files, self.name):
-            _log.warning("kernel_timing: %s is in use by another program and stays", self._instance)
-        remove_events(self._files, self.name)
+        remove_session(self._files, self.name)
 
     def _begin(self, call: Call) -> str:
         """Time what the kernel has of a call; return why nothing is, where that is news."""
@@ -126,7 +124,7 @@ class Session:
                     absent.append(function)
                 else:
                     reasons.append(refusal(self._tree, function, error))
-                self._take_back(probe)
+                remove_session(self._files, self.name, probe.event)
             else:
                 self._probes.append(probe)
         if len(reasons) + len(absent) < len(call.functions) or (call.driver_only and not reasons):
@@ -134,12 +132,6 @@ class Session:
         if absent:
             reasons.insert(0, f"the kernel has no {', '.join(absent)}")
         return f"{call.name}: {'; '.join(reasons)}"
-
-    def _take_back(self, probe: Probe) -> None:
-        for place, trigger in reversed(probe.triggers):
-            with contextlib.suppress(OSError):  # it was never set
-                self._files.append(f"{self._instance}/{place}", f"!{trigger}")
-        remove_events(self._files, self.name, probe.event)
 
     def _returned(self) -> dict[str, int]:
         """Return how often each kprobe was hit or missed, by its event; nothing where the kernel does not tell."""
@@ -164,36 +156,54 @@ class Session:
 def remove_leftovers(files: TraceFiles, tree: Tree) -> None:
     """Remove the sessions that nobody holds any more; UndeterminedError where that cannot be found out."""
     try:
-        live = {name for name in files.names("instances") if _NAME.fullmatch(name) and not drop_instance(files, name)}
-        text = files.text("kprobe_events") + files.text("synthetic_events")
+        names = {name for name in files.names("instances") if _NAME.fullmatch(name)}
+        names.update(_NAME.findall(files.text("kprobe_events") + files.text("synthetic_events")))
     except OSError as error:
         raise UndeterminedError(refusal(tree, error.filename or "instances", error)) from None
-    for name in sorted(set(_NAME.findall(text)) - live):
+    for name in sorted(names):
+        held = None
+        with contextlib.suppress(FileNotFoundError):  # no instance: nobody's
+            try:
+                held = files.lock(f"instances/{name}/tracing_on")
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):
+                    continue  # a live one's
+                raise
         _log.info("kernel_timing: removing the probes of an exporter that was killed: %s", name)
-        remove_events(files, name)
+        if held is not None:
+            files.release(held)
+        remove_session(files, name)
 
 
-def drop_instance(files: TraceFiles, name: str) -> bool:
-    """Remove an instance with all its triggers, and return whether it is gone: one that is held stays."""
+def remove_session(files: TraceFiles, session: str, event: str = "") -> None:
+    """Remove a session with all its events, or of those only one function's; what cannot be removed is in the log."""
+    prefix = event or f"{session}__"
     try:
-        files.remove_folder(f"instances/{name}")
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def remove_events(files: TraceFiles, session: str, event: str = "") -> None:
-    """Remove the events of a session, or those of one function."""
-    try:
+        _unset_triggers(files, session, prefix)
+        if not event:
+            with contextlib.suppress(FileNotFoundError):
+                files.remove_folder(f"instances/{session}")
         for line in files.text("synthetic_events").splitlines():
             name = re.split(r"\s", line, maxsplit=1)[0]
-            if name.startswith(event or f"{session}__"):
+            if name.startswith(prefix):
                 files.append("synthetic_events", f"!{name}")
         for line in files.text("kprobe_events").splitlines():
             place = line.partition(" ")[0].partition(":")[2]
-            if place.startswith(f"{session}/{event}"):
+            if place.startswith(f"{session}/{prefix}"):
                 files.append("kprobe_events", f"-:{place}")
     except OSError as error:
-        _log.warning("kernel_timing: events of %s could not be removed: %s", session, error)
+        _log.warning("kernel_timing: %s could not be removed from the kernel: %s", session, error)
+
+
+def _unset_triggers(files: TraceFiles, session: str, prefix: str) -> None:
+    """Take all triggers off the events of an instance: those first that refer to others."""
+    for folder in (session, "synthetic"):
+        try:
+            names = files.names(f"instances/{session}/events/{folder}")
+        except FileNotFoundError:
+            continue
+        for name in sorted((name for name in names if name.startswith(prefix)), reverse=True):  # _out before _in
+            path = f"instances/{session}/events/{folder}/{name}/trigger"
+            for line in files.text(path).splitlines():
+                if line.startswith("hist:"):
+                    files.append(path, f"!{line.rpartition(' [')[0]}")

@@ -1,6 +1,7 @@
 """The tracing file system: where it is, whether it can be used and why not, and the few things done to its files."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +20,7 @@ _LOCKDOWN = "/sys/kernel/security/lockdown"
 
 
 class TraceFiles(Protocol):
-    """Files below the tracing file system, by their paths in it; all but `close` raise OSError."""
+    """Files below the tracing file system, by their paths in it; all but `release` raise OSError."""
 
     def text(self, path: str) -> str: ...
 
@@ -31,7 +32,7 @@ class TraceFiles(Protocol):
 
     def names(self, path: str) -> list[str]: ...
 
-    def hold(self, path: str) -> int: ...
+    def lock(self, path: str) -> int: ...
 
     def release(self, held: int) -> None: ...
 
@@ -62,9 +63,15 @@ class Tracefs:
     def names(self, path: str) -> list[str]:
         return sorted(os.listdir(self._root / path))  # noqa: PTH208  (names are wanted, not paths)
 
-    def hold(self, path: str) -> int:
-        """Open a file and keep it open; while any of an instance's is, the kernel refuses to remove the instance."""
-        return os.open(self._root / path, os.O_RDONLY | os.O_CLOEXEC)
+    def lock(self, path: str) -> int:
+        """Open a file and lock it as long as this process lives; BlockingIOError where another one has."""
+        descriptor = os.open(self._root / path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def release(self, held: int) -> None:
         os.close(held)

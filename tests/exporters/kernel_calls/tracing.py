@@ -37,6 +37,9 @@ class FakeTracefs:
         if path == "kprobe_profile":
             lines = (re.fullmatch(r"[pr]\d*:\w+/(\w+) (\w+).*", line) for line in self.kprobes)
             return "".join(f"  {one[1]}  {self.returned.get(one[2], 0)}  0\n" for one in lines if one)
+        if path.endswith("/trigger"):
+            lines = [one.partition(" ")[2] for one in self.instances[path.split("/")[1]] if one.startswith(f"{path} ")]
+            return "".join(f"{line} [active]\n" for line in lines)
         event = path.split("/")[-2]
         folder = path.rpartition("/")[0]
         triggers = self.instances[path.split("/")[1]]
@@ -61,7 +64,7 @@ class FakeTracefs:
         elif path == "synthetic_events":
             name = line.lstrip("!").split()[0]
             if line.startswith("!"):
-                if any(name in trigger for triggers in self.instances.values() for trigger in triggers):
+                if self._used(name):
                     raise OSError(errno.EBUSY, "Device or resource busy")
                 self.synthetic = [one for one in self.synthetic if one.split()[0] != name]
             else:
@@ -80,7 +83,7 @@ class FakeTracefs:
 
     def _kprobe(self, line: str) -> None:
         if line.startswith("-:"):
-            if any(line[2:].split("/")[1] in trigger for one in self.instances.values() for trigger in one):
+            if self._used(line[2:].split("/")[1]):
                 raise OSError(errno.EBUSY, "Device or resource busy")
             self.kprobes = [one for one in self.kprobes if one.split()[0].partition(":")[2] != line[2:]]
             return
@@ -94,24 +97,33 @@ class FakeTracefs:
 
     def remove_folder(self, path: str) -> None:
         name = path.split("/")[1]
-        if name in self.held.values():
-            raise OSError(errno.EBUSY, "Device or resource busy")
         if name not in self.instances:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        # Histograms with variables hold their instance.
+        if name in self.held.values() or any("_ts=" in trigger for trigger in self.instances[name]):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         del self.instances[name]
 
     def names(self, path: str) -> list[str]:
         self._check(path)
-        return sorted(self.instances)
+        if path == "instances":
+            return sorted(self.instances)
+        places = [one.partition("/trigger")[0] for one in self.instances[path.split("/")[1]]]
+        return sorted({place.rpartition("/")[2] for place in places if place.rpartition("/")[0] == path})
 
-    def hold(self, path: str) -> int:
+    def lock(self, path: str) -> int:
         self._check(path)
+        if path.split("/")[1] in self.held.values():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         number = max(self.held, default=100) + 1
         self.held[number] = path.split("/")[1]
         return number
 
     def release(self, held: int) -> None:
         del self.held[held]
+
+    def _used(self, event: str) -> bool:
+        return any(event in trigger for triggers in self.instances.values() for trigger in triggers)
 
     def _check(self, path: str) -> None:
         for part, code in self.refused.items():
