@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 from tests.lab.image import REPOSITORY, Image, LabError
 from tests.lab.process import Channel, CommandFailedError, MachineLostError, Process, Result
@@ -28,7 +29,10 @@ _KERNEL_LINE = (
 
 @dataclass(frozen=True)
 class Cable:
-    """One end of a cable between two machines: its two unix datagram sockets, and this end's addresses."""
+    """One end of a cable between two machines: its two unix datagram sockets, and this end's addresses.
+
+    A machine has one network device for each of its cables (eth0, eth1, …); only the first comes up when it boots.
+    """
 
     here: Path
     there: Path
@@ -39,7 +43,8 @@ class Cable:
 class Machine:
     """A virtual machine; its processes see the host's files (not later changes to them) and write to memory only.
 
-    `wire` is a cable to another machine, "veth" for two rxe devices joined inside this one, or "none". The clock of a
+    `wire` is what joins it to another machine, cable by cable, "veth" for two rxe devices joined inside this one, or
+    "none". The clock of a
     `counted` machine counts executed instructions, a nanosecond each, and leaps where all wait: whatever else the host
     does, the same work takes the same time.
     """
@@ -49,7 +54,7 @@ class Machine:
         name: str,
         image: Image,
         logs: Path,
-        wire: Cable | str = "none",
+        wire: Sequence[Cable] | Literal["veth", "none"] = "none",
         memory_mib: int = 1536,
         *,
         counted: bool = False,
@@ -151,10 +156,10 @@ class Machine:
         return process.stdout
 
     def set_link(self, up: bool) -> None:
-        """Plug or pull this machine's end of the cable: its own port sees it at once; raises LabError."""
-        if self._monitor is None or not isinstance(self._wire, Cable):
+        """Plug or pull this machine's end of the first cable: its own port sees it at once; raises LabError."""
+        if self._monitor is None or isinstance(self._wire, str):
             raise LabError(f"machine {self.name} has no cable")
-        self._monitor.execute("set_link", name=_NETDEV, up=up)
+        self._monitor.execute("set_link", name=f"{_NETDEV}0", up=up)
 
     def kill(self) -> None:
         """Stop the machine without warning, as a power failure does."""
@@ -198,7 +203,8 @@ class Machine:
 
     def _command(self, agent: int, monitor: int) -> list[str]:
         qemu = shutil.which("qemu-system-x86_64") or "qemu-system-x86_64"
-        wire = self._wire.address if isinstance(self._wire, Cable) else self._wire
+        cables = () if isinstance(self._wire, str) else self._wire
+        wire = cables[0].address if cables else self._wire
         line = f"{_KERNEL_LINE} lab_host={self.name} lab_wire={wire}"
         command = [qemu, "-name", f"kvdiag-lab-{self.name}", "-nodefaults", "-no-user-config", "-no-reboot"]
         command += ["-display", "none", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", _CPU, "-smp", "1"]
@@ -210,12 +216,12 @@ class Machine:
         command += ["-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control"]
         command += ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]
         command += ["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
-        if isinstance(self._wire, Cable):
-            here, there, mac = self._wire.here, self._wire.there, self._wire.mac
-            sockets = f"local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
-            command += ["-netdev", f"dgram,id={_NETDEV},{sockets}"]
+        for number, cable in enumerate(cables):
+            sockets = f"local.type=unix,local.path={cable.here},remote.type=unix,remote.path={cable.there}"
+            command += ["-netdev", f"dgram,id={_NETDEV}{number},{sockets}"]
             # An rxe port takes the largest RDMA MTU, 4096, that fits the network device's.
-            command += ["-device", f"virtio-net-pci,netdev={_NETDEV},mac={mac},host_mtu=4200,romfile="]
+            device = f"virtio-net-pci,netdev={_NETDEV}{number},mac={cable.mac},host_mtu=4200,romfile="
+            command += ["-device", device]
         return command
 
     def _open_channel(self) -> Channel:

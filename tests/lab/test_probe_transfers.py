@@ -6,6 +6,7 @@ from jsonschema import validate
 from kvdiag.report.json import published_schema
 from tests.lab import probing
 from tests.lab.probing import Bench
+from tests.lab.topology import Wire, second_rail
 
 pytestmark = pytest.mark.lab
 
@@ -101,6 +102,20 @@ def test_each_way_of_transferring_delivers_every_byte(lab_bench: Bench, flags: s
     assert (document["ordering"] or {}).get("rounds") == (8 if "ordering" in flags else None)
     assert ("transparent" in document["ends"]["local_memory"]) == ("thp" in flags)
     assert document["ends"]["completion_timestamps"] == "not offered by this device"
+
+
+def test_two_devices_as_rails_carry_as_much_each(lab_pair: Wire) -> None:
+    near, far = lab_pair.ends
+    with second_rail(lab_pair) as rail, probing.agent(far, "--idle 10 --device rxe0,rxe1"):
+        devices = (near, rail.a)
+        before = [end.counters()["sent_pkts"] for end in devices]
+        flags = "--device rxe0,rxe1 --size 16KiB --iterations 40 --warmup 0 --timeout 60 --format json"
+        document = probing.document(probing.probe(near, far, f"bandwidth {flags}"))
+        sent = [end.counters()["sent_pkts"] - count for end, count in zip(devices, before, strict=True)]
+    assert document["results"][0]["verified_bytes"] == 2 * 40 * 16384
+    assert (document["proof"]["status"], len(document["ends"]["rails"])) == ("proved", 1)
+    # The payload is a packet for each path MTU, and a first transfer of one message.
+    assert all(41 * 4 <= packets < 2 * 41 * 4 for packets in sent), sent
 
 
 def test_raw_samples_are_written_as_they_were_taken(lab_bench: Bench) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from tests.lab.image import Image, LabError
 from tests.lab.machine import Cable, Machine
 
-__all__ = ["End", "Wire", "node", "pair", "with_memlock"]
+__all__ = ["End", "Wire", "node", "pair", "second_rail", "with_memlock"]
 
 _ADDRESSES = ("10.0.0.1", "10.0.0.2")
+_RAIL_ADDRESSES = ("10.2.0.1", "10.2.0.2")
 
 
 @dataclass(frozen=True)
@@ -104,21 +105,42 @@ def node(image: Image, logs: Path, memory_mib: int = 1536, *, counted: bool = Fa
 
 @contextmanager
 def pair(image: Image, logs: Path, memory_mib: int = 1536) -> Iterator[Wire]:
-    """Boot two machines, a and b, whose rxe0 on eth0 are joined by a cable; raises LabError."""
+    """Boot two machines, a and b, whose rxe0 on eth0 are joined by a cable; raises LabError.
+
+    A second cable lies between both eth1, which are down: see `second_rail`.
+    """
     # Unix socket paths are short by law, so they do not go below the logs.
     sockets = Path(tempfile.mkdtemp(prefix="kvdiag-lab-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, sockets)
-        paths = (sockets / "a", sockets / "b")
         machines = []
         for i, name in enumerate("ab"):
-            cable = Cable(paths[i], paths[1 - i], f"52:54:00:00:00:0{i + 1}", f"{_ADDRESSES[i]}/24")
-            machines.append(Machine(name, image, logs, cable, memory_mib))
+            cables = [
+                Cable(sockets / f"{name}{n}", sockets / f"{'ba'[i]}{n}", f"52:54:00:00:0{n}:0{i + 1}", f"{each[i]}/24")
+                for n, each in enumerate((_ADDRESSES, _RAIL_ADDRESSES))
+            ]
+            machines.append(Machine(name, image, logs, cables, memory_mib))
             stack.callback(machines[i].close)
             machines[i].start()
         for machine in machines:
             machine.wait_ready()
         yield Wire(*(End(machines[i], "eth0", "rxe0", _ADDRESSES[i]) for i in (0, 1)))
+
+
+@contextmanager
+def second_rail(wire: Wire) -> Iterator[Wire]:
+    """Bring up the second cable of a pair, an rxe1 at each of its ends, for a while; raises LabError."""
+    ends = [End(end.machine, "eth1", "rxe1", address) for end, address in zip(wire.ends, _RAIL_ADDRESSES, strict=True)]
+    try:
+        for end in ends:
+            up = f"ip link set {end.netdev} up && ip addr replace {end.address}/24 dev {end.netdev}"
+            end.machine.run(f"{up} && rdma link add {end.device} type rxe netdev {end.netdev}", check=True)
+        for end in ends:
+            end.await_port("ACTIVE")
+        yield Wire(*ends)
+    finally:
+        for end in ends:
+            end.machine.run(f"rdma link delete {end.device}; ip addr flush dev eth1; ip link set eth1 down")
 
 
 def with_memlock(command: str, limit_bytes: int) -> str:
