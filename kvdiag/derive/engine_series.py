@@ -88,6 +88,9 @@ COUNTERS: dict[str, tuple[str, float]] = {
     "kvdiag_rdma_port_transmit_bytes_total": ("nic.tx_bytes", 1.0),
     "kvdiag_rdma_queue_pairs_seen_total": ("conn.qp_created", 1.0),
     "kvdiag_tcp_retransmitted_segments_total": ("nic.retransmits", 1.0),
+    "node_pressure_cpu_waiting_seconds_total": ("host.cpu_stalled_us", 1e6),
+    "node_pressure_io_waiting_seconds_total": ("host.io_stalled_us", 1e6),
+    "node_pressure_memory_waiting_seconds_total": ("host.memory_stalled_us", 1e6),
     "sglang:num_decode_prealloc_queue_reqs": ("engine.admit_queue_depth", 1.0),
     "sglang:num_decode_transfer_queue_reqs": ("engine.pulls_in_flight", 1.0),
     "vllm:kv_cache_usage_perc": ("engine.kv_cache_usage", 1.0),
@@ -96,6 +99,8 @@ STAGED_GAUGES = {
     ("vllm:num_requests_kv_fetch_by_stage", "waiting_to_start"): "engine.pull_queue_depth",
     ("vllm:num_requests_kv_fetch_by_stage", "in_progress"): "engine.pulls_in_flight",
 }
+STALLED = "kvdiag_host_stalled_seconds_total"
+"""Of kvdiag's exporter, by resource; node_exporter has a name for each."""
 DECODES = ("vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_hits")
 """These grow on engines that fetch KV caches."""
 GAUGES = ("depth", "in_flight", "gbps", "usage")
@@ -107,7 +112,7 @@ def wanted_names() -> tuple[str, ...]:
     """Return the names of all series that are of use, as Prometheus stores them."""
     whole = [f"{name}_{part}" for name in (*HISTOGRAMS, *PAIRED) for part in ("sum", "count")]
     gauges = {name for name, _ in STAGED_GAUGES}
-    return tuple(sorted({*whole, *COUNTERS, *gauges, *DECODES}))
+    return tuple(sorted({*whole, *COUNTERS, *gauges, *DECODES, STALLED}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +146,7 @@ def engine_series(series: Iterable[Series]) -> EngineSeries:
                     sides = (node, None) if role == "prefill" else (None, node)
                     parts[quantity, *sides, part].append((one, held.scale if part == "sum" else 1.0))
         else:
-            metric, scale = COUNTERS.get(
-                one.name, (STAGED_GAUGES.get((one.name, one.labels.get("stage", "")), ""), 1.0)
-            )
+            metric, scale = _counted(one)
             if metric:
                 node = node_of(one.labels)
                 found = CounterSeries(
@@ -161,6 +164,13 @@ def engine_series(series: Iterable[Series]) -> EngineSeries:
         one.metric: MetricInfo(kind="gauge" if one.metric.endswith(GAUGES) else "counter", unit="") for one in used
     }
     return EngineSeries(histograms, used, metrics, notes)
+
+
+def _counted(one: Series) -> tuple[str, float]:
+    """Return the counter's name in a bundle and its factor to that unit; an empty name where it is of no use."""
+    if one.name == STALLED:
+        return f"host.{one.labels.get('resource', '')}_stalled_us", 1e6
+    return COUNTERS.get(one.name, (STAGED_GAUGES.get((one.name, one.labels.get("stage", "")), ""), 1.0))
 
 
 def node_of(labels: dict[str, str]) -> str:

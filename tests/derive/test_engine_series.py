@@ -97,6 +97,15 @@ def test_a_counter_that_two_names_give_is_used_once_per_node() -> None:
     assert next(one for one in found.counters if one.metric == "nic.link_gbps").value[0] == pytest.approx(100)
 
 
+def test_pressure_of_hosts_comes_from_either_exporter() -> None:
+    own = _growing("kvdiag_host_stalled_seconds_total", {"node": "a", "resource": "memory"})
+    other = _growing("node_pressure_cpu_waiting_seconds_total", {"instance": "b:9100"})
+    found = {(one.node, one.metric): one for one in engine_series([own, other]).counters}
+    assert found.keys() == {("a", "host.memory_stalled_us"), ("b", "host.cpu_stalled_us")}
+    assert found["b", "host.cpu_stalled_us"].value.tolist() == [0.0, 5e6, 1e7]
+    assert {"kvdiag_host_stalled_seconds_total", "node_pressure_io_waiting_seconds_total"} <= set(wanted_names())
+
+
 def test_nodes_and_names() -> None:
     assert node_of({"instance": "10.0.0.1:8000"}) == "10.0.0.1"
     assert node_of({"instance": "10.0.0.1:8000", "node": "n7"}) == "n7"

@@ -61,6 +61,7 @@ def test_every_collector_worked_and_every_metric_of_the_catalogue_has_its_kind(c
         "engine_pod",
         "engine_process",
         "exporter_self",
+        "host_pressure",
         "netdev",
         "nic",
         "nic_ethtool",
