@@ -27,7 +27,7 @@ ENGINES = (
 
 def main(requests: int) -> None:
     """Print the table."""
-    bodies = [_export(range(start, min(start + BATCH // 3, requests))) for start in range(0, requests, BATCH // 3)]
+    bodies = [export(range(start, min(start + BATCH // 3, requests))) for start in range(0, requests, BATCH // 3)]
     setup = Setup(node="host", engines=ENGINES)
     records = Records(RecordsConfig(), ENGINES, "host", setup.stream, SystemClock())
     setup = replace(setup, records=records)
@@ -54,7 +54,8 @@ def main(requests: int) -> None:
     print(f"{requests} open requests: {grown / 1024:.0f} MiB; given on: {len(given)}; {records.hub.joiner.counts}")
 
 
-def _export(numbers: range) -> bytes:
+def export(numbers: range) -> bytes:
+    """Return an export of three spans for each request."""
     export = ExportTraceServiceRequest()
     now_ns = time.time_ns()
     by_scope = {}

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from kvdiag.errors import InputError, KvdiagError, UndeterminedError
@@ -15,6 +16,7 @@ from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.derived.base import create_all as derive_all
+from kvdiag_exporters.precedence import short_waits
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import Collection, Scraper
@@ -41,7 +43,13 @@ def build(config: Config) -> tuple[Setup, Scraper]:
         probe_results=config.probe_results,
     )
     setup = replace(setup, records=_records(config, setup))
-    scraper = Scraper(create_all(setup), setup.clock, max_age_s=config.interval_s, derivations=derive_all(setup))
+    scraper = Scraper(
+        create_all(setup),
+        setup.clock,
+        max_age_s=config.interval_s,
+        derivations=derive_all(setup),
+        precedence=setup.precedence,
+    )
     return setup, scraper
 
 
@@ -52,7 +60,8 @@ def _records(config: Config, setup: Setup) -> "Records | None":
     from kvdiag_exporters.records.service import Records
     from kvdiag_exporters.records.settings import RecordsConfig
 
-    return Records(config.records or RecordsConfig(), setup.engines, setup.node, setup.stream, setup.clock)
+    settings = config.records or RecordsConfig()
+    return Records(settings, setup.engines, setup.node, setup.stream, setup.clock, setup.precedence)
 
 
 def collect_once(config: Config) -> Collection:
@@ -89,7 +98,7 @@ def run(
             load_web(Path(found.web_config))
         return found
 
-    with handled(None if reload is None else checked) as signals:
+    with short_waits(), handled(None if reload is None else checked) as signals:
         while True:
             # A free port that was once chosen is kept: whoever scrapes knows no other.
             chosen = listen[1] if listen is not None and listen[0] == config.listen else config.listen
@@ -143,6 +152,12 @@ def _serve(
                 setup.records.start(setup.stream)
             ending.callback(setup.records.stop)
             server.add_document("/api/records", partial(records_document, setup.records.window))
+        if setup.stream.followers:
+            over = Event()
+            ending.callback(over.set)
+            Thread(
+                target=setup.stream.follow_on, args=(setup.precedence, over), name="follow-records", daemon=True
+            ).start()
         if config.address_file is not None:
             # Only now: before, it may be that of another exporter, which has the port or the bundle.
             with _naming(file):

@@ -11,13 +11,14 @@ from kvdiag.sources.base import Clock
 from kvdiag_exporters.catalog import Sample
 from kvdiag_exporters.collectors.base import Collector, Outcome
 from kvdiag_exporters.derived.base import Derivation, finding_samples
+from kvdiag_exporters.precedence import Precedence
 
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 """How long one collection waits for its collectors: half of Prometheus's default scrape timeout."""
 
-CLOSE_S = 3.0
+CLOSE_S = 8.0
 """How long the end waits for collectors to take back what they set: the kernel waits for its processors meanwhile."""
 
 
@@ -45,7 +46,9 @@ class Scraper:
         max_age_s: float = 0.0,
         timeout_s: float = TIMEOUT_S,
         derivations: Mapping[str, Derivation] | None = None,
+        precedence: Precedence | None = None,
     ) -> None:
+        self.precedence = precedence or Precedence()
         self._workers = {name: _Worker(name, collector, clock) for name, collector in collectors.items()}
         self._derivations = {name: _Derived(name, one, clock) for name, one in (derivations or {}).items()}
         self._clock = clock
@@ -62,7 +65,7 @@ class Scraper:
     def collect(self, *, fresh: bool = False, timeout_s: float | None = None) -> Collection:
         """Return a collection not older than the limit (`fresh`: a new one), within the time limit of the scraper."""
         asked_s = self._clock.monotonic_s()
-        with self._lock:
+        with self.precedence, self._lock:
             oldest_s = asked_s if fresh else asked_s - self._max_age_s
             if self._last is None or self._last.monotonic_s < oldest_s:
                 self._last = self._collect(self._timeout_s if timeout_s is None else timeout_s)

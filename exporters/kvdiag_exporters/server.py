@@ -125,10 +125,11 @@ class HttpServer:
     def _exposition(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer in plain text quickly; OpenMetrics and chosen names are prometheus-client's."""
         if "openmetrics" in environ.get("HTTP_ACCEPT", "") or environ.get("QUERY_STRING"):
-            answer: Iterable[bytes] = self._metrics(environ, start_response)
+            with self._scraper.precedence:
+                answer: Iterable[bytes] = self._metrics(environ, start_response)
             return answer
-        collection = self._scraper.collect()
-        with self._rendering:
+        with self._scraper.precedence, self._rendering:
+            collection = self._scraper.collect()
             body = self._text.render(all_samples(collection, self._monotonic_s()))
         headers = [("Content-Type", CONTENT_TYPE)]
         if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):

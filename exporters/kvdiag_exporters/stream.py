@@ -8,12 +8,17 @@ from pathlib import Path
 
 from kvdiag.model.missing import Missing
 from kvdiag.model.transfer import TransferRecord
-from kvdiag.sources.records import RecordFollower
+from kvdiag.sources.records import READ_BYTES, RecordFollower
+from kvdiag_exporters.precedence import Precedence
 
 _log = logging.getLogger(__name__)
 
 REMEMBERED = 100_000
 """How many request ids are remembered to recognise a record that comes twice (about 15 MB)."""
+
+FOLLOW_EVERY_S = 0.1
+PIECE_BYTES = 32 << 10
+"""Read in one go beside scrapes: a hundred records, 6 ms."""
 
 Sink = Callable[[Sequence[TransferRecord]], None]
 
@@ -22,7 +27,7 @@ class RecordStream:
     """Follows files of records and hands each request's record to every sink once.
 
     Counts: `duplicates`, records of a request that was seen before; `lost_lines`, what the recorder could not write;
-    `followers` count lines of their own.
+    `followers` count lines of their own. `followed` says whether a thread reads on beside the collections.
     """
 
     def __init__(self) -> None:
@@ -30,6 +35,7 @@ class RecordStream:
         self.duplicates = 0
         self.lost_lines = 0
         self.missing: tuple[str, ...] = ()
+        self.followed = False
         self._sinks: list[Sink] = []
         self._lock = threading.Lock()
         self._told: set[Path] = set()
@@ -56,13 +62,15 @@ class RecordStream:
             self._known.discard(self._order.popleft())
         return True
 
-    def poll(self) -> int:
-        """Read what was appended since the last call and give it to the sinks; return how many records were read."""
+    def poll(self, most_bytes: int = READ_BYTES) -> int:
+        """Read what was appended since the last call, at most so much of each file, and give it to the sinks; return
+        how many records were read.
+        """
         count = 0
         with self._lock:
             missing = []
             for follower in self.followers:
-                records = follower.read()
+                records = follower.read(most_bytes)
                 self._tell_invalid(follower)
                 if isinstance(records, Missing):
                     missing.append(records.missing)
@@ -90,6 +98,18 @@ class RecordStream:
             self._told.add(follower.path)
             _log.warning("%s; further lines that are no record are only counted", follower.first_error)
 
+    def follow_on(self, precedence: Precedence, stop: threading.Event) -> None:
+        """Read on until `stop`, in pieces of a few milliseconds between which scrapes go first."""
+        self.followed = True
+        wait_s = 0.0
+        while not stop.wait(wait_s):
+            precedence.give_way()
+            try:
+                self.poll(PIECE_BYTES)
+                wait_s = 0.0 if self.backlog_bytes() > 0 else FOLLOW_EVERY_S
+            except Exception:  # what fails here fails in the collection as well, and is told there
+                wait_s = FOLLOW_EVERY_S
+
     def drain(self, until: Callable[[], bool]) -> None:
         """Read on until no file has anything more, or `until()` says that the time is over."""
         self.poll()
@@ -98,4 +118,5 @@ class RecordStream:
 
     def backlog_bytes(self) -> int:
         """Return how many bytes of the files have not been read yet."""
-        return sum(one.backlog_bytes() for one in self.followers)
+        with self._lock:
+            return sum(one.backlog_bytes() for one in self.followers)

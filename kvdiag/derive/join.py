@@ -1,5 +1,6 @@
 """Joins pieces of requests that arrive in any order, in bounded memory and time; nothing is dropped uncounted."""
 
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
@@ -94,14 +95,15 @@ class Joiner:
         while len(self._open) > self._most_open:
             self._evict()
 
-    def take(self, now_s: float) -> list[TransferRecord]:
-        """Return the rows of requests that settled, or whose time is over."""
-        found, self._early = self._early, []
-        while self._settling and self._settling[0][0] <= now_s:
+    def take(self, now_s: float, most: float = math.inf) -> list[TransferRecord]:
+        """Return the rows of requests that settled, or whose time is over, at most so many: fewer means that is all."""
+        found = self._early if len(self._early) <= most else self._early[: int(most)]
+        self._early = self._early[len(found) :]
+        while len(found) < most and self._settling and self._settling[0][0] <= now_s:
             _, group = self._settling.popleft()
             if not group.done:
                 self._finish(group, found, "")
-        while self._open:
+        while len(found) < most and self._open:
             group = next(iter(self._open.values()))
             if group.first_s + self._wait_s > now_s:
                 break

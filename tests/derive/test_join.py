@@ -206,3 +206,13 @@ def test_names_of_one_request() -> None:
     assert external_key("bench-00aa11bb-7") == ("id", "bench-00aa11bb-7")
     assert engine_key("cmpl-kvd-11-0000-0-a0554b98") == ("id", "kvd-11-0000")
     assert room_key(0x1F) == ("room", "31")
+
+
+def test_rows_may_be_taken_a_few_at_a_time() -> None:
+    joiner = Joiner(wait_s=60, settle_s=1.0, most_open=6)
+    for number in range(8):  # two are evicted, three settle, three wait for their other side
+        for one in (PREFILL, DECODE)[: 2 if 2 <= number < 5 else 1]:
+            joiner.add(replace(one, keys=(("id", str(number)),)), 0.0)
+    taken = [[row.request_id for row in joiner.take(60.0, 3)] for _ in range(4)]
+    assert taken == [["0", "1", "2"], ["3", "4", "5"], ["6", "7"], []]
+    assert joiner.open == 0

@@ -172,7 +172,7 @@ def test_an_unknown_host_to_listen_on_is_a_usage_error(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     assert main(["exporter", "--listen", f"{'a' * 64}.invalid:0"]) == 64
-    monkeypatch.setattr("kvdiag_exporters.server.socket_server_bind", resolves_nothing)
+    monkeypatch.setattr("kvdiag_exporters.connections.BoundedConnections.server_bind", resolves_nothing)
     assert main(["exporter", "--listen", "no-such-host.invalid:0"]) == 64
     assert "--listen: 'no-such-host.invalid' is no address and no name known here" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from kvdiag.sources._nldev import Channel
 from kvdiag.sources.base import Clock, Context
 from kvdiag.sources.tree import Tree
 from kvdiag_exporters.catalog import Sample
+from kvdiag_exporters.precedence import Precedence
 from kvdiag_exporters.stream import RecordStream
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Setup:
 
     `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
     records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel;
-    `probe_results` are the files, or patterns of them, that probes append to.
+    `probe_results` are the files, or patterns of them, that probes append to; `precedence` lets scrapes go first.
     """
 
     node: str
@@ -62,6 +63,7 @@ class Setup:
     records: "Records | None" = None
     kernel_timing: bool = False
     probe_results: tuple[str, ...] = ()
+    precedence: Precedence = field(default_factory=Precedence)
 
     @property
     def clock(self) -> Clock:

@@ -20,7 +20,11 @@ def _counter(name: str, help_: str, *labels: str) -> Metric:
     return Metric(name=name, kind="counter", labels=labels, help=help_)
 
 
-SPANS = _counter("kvdiag_records_spans_total", "Spans by what became of them: read, foreign or invalid.", "result")
+SPANS = _counter(
+    "kvdiag_records_spans_total",
+    "Spans by what became of them: read (foreign or invalid of those), or refused: no room, the sender keeps them.",
+    "result",
+)
 PIECES = _counter("kvdiag_records_pieces_total", "Pieces of records taken from spans, logs and step records.")
 REQUESTS = _counter(
     "kvdiag_records_requests_total",
@@ -119,6 +123,7 @@ class JoinedRecordsCollector:
         counts, joined = hub.counts, hub.joiner.counts
         for result in ("read", "foreign", "invalid"):
             yield SPANS.sample(float(getattr(counts, result)), result)
+        yield SPANS.sample(float(self._records.intake.refused), "refused")
         yield PIECES.sample(float(counts.pieces))
         yield REQUESTS.sample(float(joined.joined), "joined")
         yield REQUESTS.sample(float(joined.unjoined), "unjoined")

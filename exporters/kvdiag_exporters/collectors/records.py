@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from kvdiag.model.transfer import STAGES, TransferRecord
+from kvdiag.sources.records import READ_BYTES
 from kvdiag_exporters.catalog import Exemplar, Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
 from kvdiag_exporters.histogram import Histograms
+from kvdiag_exporters.stream import PIECE_BYTES
 
 _PAIR = ("prefill_node", "decode_node", "direction")
 # 100 µs to a minute in steps of 1, 2.5 and 5: from one posted descriptor to a queue that has stopped.
@@ -100,7 +102,7 @@ class RecordsCollector:
 
     def collect(self) -> Iterator[Sample]:
         """Read what was appended and yield the histograms."""
-        self._stream.poll()
+        self._stream.poll(PIECE_BYTES if self._stream.followed else READ_BYTES)
         followers = self._stream.followers
         self.missing = (*self._stream.missing, *(one.last_error for one in followers if one.last_error))
         for histograms in (self._ttft, self._stage, self._bytes, self._descriptors):

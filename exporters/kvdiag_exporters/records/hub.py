@@ -1,5 +1,6 @@
 """Where pieces of records come together: joined by one thread's clockwork, given on, counted."""
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,9 +12,12 @@ from kvdiag.model.record import HandleTransfer, Piece, RequestPiece, WindowRecor
 from kvdiag.model.span import Span
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
+from kvdiag_exporters.precedence import TIDY_EVERY_S, Precedence
 
 _log = logging.getLogger(__name__)
 TICK_S = 0.25
+MOST_AT_ONCE = 32
+"""Requests given on in one go, some milliseconds: then a scrape may come between."""
 
 Rows = Callable[[Sequence[TransferRecord]], None]
 Pieces = Callable[[Sequence[Piece]], None]
@@ -34,7 +38,10 @@ class HubCounts:
 class Hub:
     """Takes spans and pieces from any thread; `on_rows` and `on_pieces` are called by its own, one batch at a time."""
 
-    def __init__(self, names: Names, clock: Clock, joiner: Joiner | None = None) -> None:
+    def __init__(
+        self, names: Names, clock: Clock, joiner: Joiner | None = None, precedence: Precedence | None = None
+    ) -> None:
+        self._precedence = precedence or Precedence()
         self.counts = HubCounts()
         self.joiner = joiner or Joiner()
         self._names, self._clock = names, clock
@@ -104,10 +111,15 @@ class Hub:
                 sink(others)
 
     def tick(self) -> int:
-        """Give on the requests that are due; return how many."""
-        with self._lock:
-            rows = self.joiner.take(self._clock.monotonic_s())
-        return self._give(rows)
+        """Give on the requests that are due, a few at a time; return how many."""
+        count, now_s = 0, self._clock.monotonic_s()
+        while True:
+            self._precedence.give_way()
+            with self._lock:
+                rows = self.joiner.take(now_s, MOST_AT_ONCE)
+            count += self._give(rows)
+            if len(rows) < MOST_AT_ONCE:
+                return count
 
     def start(self) -> None:
         self._thread.start()
@@ -128,7 +140,12 @@ class Hub:
         return len(rows)
 
     def _run(self) -> None:
+        tidied_s = self._clock.monotonic_s()
         while not self._stop.wait(TICK_S):
+            if self._clock.monotonic_s() - tidied_s >= TIDY_EVERY_S:
+                self._precedence.give_way()
+                gc.collect()
+                tidied_s = self._clock.monotonic_s()
             try:
                 self.tick()
             except Exception:  # a receiver that fails must not end the joining

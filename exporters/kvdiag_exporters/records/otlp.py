@@ -1,7 +1,8 @@
 """OTLP trace exports in protobuf as spans, and what may be packed around them."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -13,6 +14,18 @@ from kvdiag.model.span import Span
 
 MOST_BYTES = 16 << 20
 """Of one export, unpacked: 512 spans, the SDKs' largest batch by default, are about half a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Spans of one export, read as they are asked for: `count` of them, in a message of so many bytes."""
+
+    spans: Iterable[Span]
+    size: int
+    count: int
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.spans)
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int = MOST_BYTES) -> bytes:
@@ -33,13 +46,14 @@ def unpack(body: bytes, encoding: str, most_bytes: int = MOST_BYTES) -> bytes:
     return plain
 
 
-def from_protobuf(body: bytes) -> Iterator[Span]:
-    """Yield the spans of an ExportTraceServiceRequest; InputError where the bytes are none."""
+def from_protobuf(body: bytes) -> Export:
+    """Return the spans of an ExportTraceServiceRequest; InputError where the bytes are none."""
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise InputError(f"not an ExportTraceServiceRequest: {error}") from None
-    return from_request(request)
+    count = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+    return Export(from_request(request), len(body), count)
 
 
 def from_request(request: Any) -> Iterator[Span]:

@@ -1,18 +1,12 @@
 """OTLP over gRPC: the trace service alone, with bounded messages, calls and idle connections."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 
-from kvdiag.errors import UnavailableError
-from kvdiag.model.span import Span
-from kvdiag_exporters.records.otlp import MOST_BYTES, from_request
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag_exporters.records.otlp import MOST_BYTES, Export, from_protobuf
 
 THREADS = 4
 MOST_CALLS = 64
@@ -31,22 +25,23 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
 )
 
-Accept = Callable[[Iterable[Span]], None]
+Accept = Callable[[Export], bool | None]
 
 
 class OtlpGrpc:
     """Listens until `stop`; `address` is HOST:PORT as bound."""
 
     def __init__(self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES) -> None:
-        def export(request: Any, _context: grpc.ServicerContext) -> Any:
-            accept(list(from_request(request)))
-            return ExportTraceServiceResponse()
+        def export(body: bytes, context: grpc.ServicerContext) -> bytes:
+            try:
+                taken = accept(from_protobuf(body))
+            except InputError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            if taken is False:  # the code that OTLP's senders take for one to try again after
+                context.abort(grpc.StatusCode.UNAVAILABLE, "too much at a time; send this again later")
+            return b""  # an ExportTraceServiceResponse: everything was taken
 
-        handler = grpc.unary_unary_rpc_method_handler(
-            export,
-            request_deserializer=ExportTraceServiceRequest.FromString,
-            response_serializer=ExportTraceServiceResponse.SerializeToString,
-        )
+        handler = grpc.unary_unary_rpc_method_handler(export)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="otlp-grpc")
         self._server = grpc.server(
             self._pool,

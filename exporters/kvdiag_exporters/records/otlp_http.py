@@ -3,15 +3,14 @@
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from kvdiag.derive.otlp_json import from_json
 from kvdiag.errors import InputError, UnavailableError
-from kvdiag.model.span import Span
 from kvdiag_exporters.connections import CYCLE_S, BoundedConnections
-from kvdiag_exporters.records.otlp import MOST_BYTES, from_protobuf, unpack
+from kvdiag_exporters.records.otlp import MOST_BYTES, Export, from_protobuf, unpack
 from kvdiag_exporters.web_config import Web
 
 _log = logging.getLogger(__name__)
@@ -20,7 +19,8 @@ DECODED_AT_ONCE = 2
 PATH = "/v1/traces"
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 
-Accept = Callable[[Iterable[Span]], None]
+Accept = Callable[[Export], bool | None]
+"""Returns False where there is no room for an export: its sender is asked to try again."""
 
 
 class OtlpHttp:
@@ -55,6 +55,11 @@ class OtlpHttp:
             self._server.shutdown()
         self._server.server_close()
         self._server.cut(float("inf"))
+
+
+def _from_json(body: bytes) -> Export:
+    spans = list(from_json(body))
+    return Export(spans, len(body), len(spans))
 
 
 class _Server(BoundedConnections, HTTPServer):
@@ -103,9 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.server.decoding:
                 plain = unpack(body, self.headers.get("Content-Encoding", "").strip().lower(), self.server.most_bytes)
-                self.server.accept(list(from_json(plain)) if kind == _JSON else from_protobuf(plain))
+                export = _from_json(plain) if kind == _JSON else from_protobuf(plain)
+                taken = self.server.accept(export)
         except InputError as error:
             return self._refuse(400, str(error), keep=True)
+        if taken is False:
+            return self._refuse(503, "too much at a time; send this again later", keep=True)
         return self._answer(200, kind, b"{}" if kind == _JSON else b"")
 
     def do_GET(self) -> None:
@@ -129,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if status == 401:
             self.send_header("WWW-Authenticate", "Basic")
+        if status == 503:
+            self.send_header("Retry-After", "1")
         for name, value in () if self.server.web is None else self.server.web.headers:
             self.send_header(name, value)
         if self.close_connection:

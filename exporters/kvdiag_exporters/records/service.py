@@ -13,21 +13,25 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
 from kvdiag_exporters.collectors.base import Engine
+from kvdiag_exporters.precedence import Precedence
 from kvdiag_exporters.recorder import roles_of
 from kvdiag_exporters.records.attribution import OnlineAttribution
 from kvdiag_exporters.records.counter_window import CounterWindow
 from kvdiag_exporters.records.followers import Followers
 from kvdiag_exporters.records.hub import Hub
+from kvdiag_exporters.records.intake import Intake
 from kvdiag_exporters.records.log_reader import LogReader
 from kvdiag_exporters.records.settings import RecordsConfig, split_address
 from kvdiag_exporters.records.window import RecordWindow
 from kvdiag_exporters.stream import RecordStream
 
 if TYPE_CHECKING:
+    from kvdiag_exporters.records.otlp import Export
     from kvdiag_exporters.records.otlp_http import OtlpHttp
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.5
+INTAKE_WITHIN_S = 0.4
 _PACKAGES = {
     "otlp_http": ("opentelemetry.proto",),
     "otlp_grpc": ("grpc", "opentelemetry.proto"),
@@ -54,10 +58,18 @@ class Records:
     """
 
     def __init__(
-        self, config: RecordsConfig, engines: Sequence[Engine], node: str, stream: RecordStream, clock: Clock
+        self,
+        config: RecordsConfig,
+        engines: Sequence[Engine],
+        node: str,
+        stream: RecordStream,
+        clock: Clock,
+        precedence: Precedence | None = None,
     ) -> None:
         self.config = config
-        self.hub = Hub(Names(engines), clock, Joiner(config.wait_s, config.settle_s))
+        precedence = precedence or Precedence()
+        self.hub = Hub(Names(engines), clock, Joiner(config.wait_s, config.settle_s), precedence)
+        self.intake = Intake(self.hub.take_spans, precedence)
         self.followers = Followers(engines, LogReader(clock.wall_s))
         self.window = RecordWindow()
         roles = roles_of(engines) or {node: "both"}
@@ -68,7 +80,7 @@ class Records:
         self.addresses: dict[str, str] = {}
         self.export: _Export | None = None
         self._http: OtlpHttp | None = None
-        self._ending = ExitStack()
+        self._receiving, self._ending = ExitStack(), ExitStack()
         self._stop = threading.Event()
         self._stopped = self._told = False
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
@@ -90,20 +102,22 @@ class Records:
                 for package in packages:
                     _require(package, field)
         with ExitStack() as failing:
-            failing.callback(self._ending.close)
+            failing.callback(self._receiving.close)
+            self.intake.start()
+            self._receiving.callback(self.intake.stop, INTAKE_WITHIN_S)
             if self.config.otlp_http is not None:
                 from kvdiag_exporters.records.otlp_http import OtlpHttp
 
-                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self.hub.take_spans)
-                self._ending.callback(http.stop)
+                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self._accept)
+                self._receiving.callback(http.stop)
                 self.addresses["otlp_http"] = http.address
                 self._http = http
                 http.start()
             if self.config.otlp_grpc is not None:
                 from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
 
-                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self.hub.take_spans)
-                self._ending.callback(grpc.stop)
+                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self._accept)
+                self._receiving.callback(grpc.stop)
                 self.addresses["otlp_grpc"] = grpc.address
                 grpc.start()
             failing.pop_all()
@@ -131,8 +145,12 @@ class Records:
         if self._thread.is_alive():
             self._thread.join(timeout=0.3)
         self._poll()
+        self._receiving.close()  # then what was taken in is read, and then nothing more comes to the hub
         self.hub.stop()
         self._ending.close()
+
+    def _accept(self, export: "Export") -> bool:
+        return self.intake.offer(export, export.size, export.count)
 
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):

@@ -215,7 +215,7 @@ def test_grpc_serves_beside_connections_that_say_nothing() -> None:
         finally:
             for one in silent:
                 one.close()
-    assert raised.value.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert len(found) == 26
 
 
@@ -261,3 +261,21 @@ def test_the_answer_to_a_refused_export_is_a_status() -> None:
         status, body = post(server.address, b"[]", "application/json")
         assert status == 400
         assert json.loads(body)["message"].startswith("not an ExportTraceServiceRequest in JSON")
+
+
+def test_a_receiver_without_room_says_so_and_the_sender_keeps_its_spans() -> None:
+    """503 with Retry-After and UNAVAILABLE are what OTLP's senders try again after (OTLP 1.x, retryable codes)."""
+    server = OtlpHttp("127.0.0.1", 0, lambda export: False)
+    server.start()
+    try:
+        request = urllib.request.Request(f"http://{server.address}/v1/traces", BODY, {"Content-Type": PROTOBUF})
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request, timeout=10)
+        assert (raised.value.code, raised.value.headers["Retry-After"]) == (503, "1")
+        raised.value.close()
+    finally:
+        server.stop()
+    with serving(OtlpGrpc("127.0.0.1", 0, lambda export: False)) as address, grpc.insecure_channel(address) as channel:
+        with pytest.raises(grpc.RpcError) as failed:
+            channel.unary_unary(METHOD)(BODY, timeout=10)
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
