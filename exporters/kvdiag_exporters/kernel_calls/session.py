@@ -161,17 +161,13 @@ def remove_leftovers(files: TraceFiles, tree: Tree) -> None:
     except OSError as error:
         raise UndeterminedError(refusal(tree, error.filename or "instances", error)) from None
     for name in sorted(names):
-        held = None
-        with contextlib.suppress(FileNotFoundError):  # no instance: nobody's
-            try:
-                held = files.lock(f"instances/{name}/tracing_on")
-            except OSError as error:
-                if not isinstance(error, FileNotFoundError):
-                    continue  # a live one's
-                raise
+        try:
+            files.release(files.lock(f"instances/{name}/tracing_on"))
+        except FileNotFoundError:
+            pass  # without an instance it is nobody's
+        except OSError:
+            continue  # a live one's
         _log.info("kernel_timing: removing the probes of an exporter that was killed: %s", name)
-        if held is not None:
-            files.release(held)
         remove_session(files, name)
 
 

@@ -35,8 +35,8 @@ class FakeTracefs:
         if path == "synthetic_events":
             return "".join(f"{line}\n" for line in self.synthetic)
         if path == "kprobe_profile":
-            lines = (re.fullmatch(r"[pr]\d*:\w+/(\w+) (\w+).*", line) for line in self.kprobes)
-            return "".join(f"  {one[1]}  {self.returned.get(one[2], 0)}  0\n" for one in lines if one)
+            probes = (re.fullmatch(r"[pr]\d*:\w+/(\w+) (\w+).*", line) for line in self.kprobes)
+            return "".join(f"  {one[1]}  {self.returned.get(one[2], 0)}  0\n" for one in probes if one)
         if path.endswith("/trigger"):
             lines = [one.partition(" ")[2] for one in self.instances[path.split("/")[1]] if one.startswith(f"{path} ")]
             return "".join(f"{line} [active]\n" for line in lines)
