@@ -25,6 +25,14 @@ def _median_of_a_day(record: str) -> str:
     return f"quantile_over_time(0.5, {record}[1d] offset 30m) and count_over_time({record}[1d] offset 30m) >= 60"
 
 
+def _port_rate(counter: str) -> str:
+    return f"sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_{counter}_total[5m]))"
+
+
+_TROUBLES = ("retransmits", "ack_timeouts", "sequence_naks")
+"""What tells of a path that loses packets; a driver counts some of them, none all."""
+_ANY_TROUBLE = " or ".join(_port_rate(one) for one in _TROUBLES)
+
 RECORDINGS = (
     Recording(
         name=PAIR_RATE,
@@ -90,19 +98,15 @@ RECORDINGS = (
     ),
     Recording(
         name=RETRANSMIT_RATIO,
+        # mlx5 without adaptive retransmission counts none; each NAK of a lost packet makes it send at least one again.
         expr=(
-            "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])) / "
-            "(sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_transmit_packets_total[5m])) > 100)"
+            f"({_port_rate('retransmits')} or {_port_rate('sequence_naks')}) / ({_port_rate('transmit_packets')} > 100)"
         ),
         labels=_PORT,
     ),
     Recording(
         name=TROUBLE,
-        expr=(
-            "sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])) + "
-            "(sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_ack_timeouts_total[5m])) or "
-            "0 * sum by (job, instance, node, device, port) (rate(kvdiag_rdma_port_retransmits_total[5m])))"
-        ),
+        expr=" + ".join(f"({_port_rate(one)} or 0 * ({_ANY_TROUBLE}))" for one in _TROUBLES),
         labels=_PORT,
     ),
 )

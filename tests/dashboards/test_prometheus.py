@@ -9,9 +9,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,13 +19,15 @@ from dashboards.alerting import rules
 from dashboards.alerting.recordings import RECORDINGS
 from dashboards.queries import SOURCES
 from kvdiag_exporters.engines import maps
-from tests.dashboards import backfill, promql
+from tests.dashboards import backfill, live, promql
 from tests.dashboards.test_lint import DASHBOARDS, panels
-from tests.exporters.test_cli import FEW_S
+from tests.exporters.replay import alive
+from tests.exporters.test_cli import FEW_S, exporter
 from tests.exporters.test_prometheus import prometheus
 
 pytestmark = [pytest.mark.component, pytest.mark.xdist_group("dashboards-prometheus")]
 ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
 INCIDENTS = {
     re.search(r"\*\*(\w+)\*\* fires", section)[1]: " ".join(section.split())  # type: ignore[index]
     for section in (ROOT / "docs/incidents.md").read_text().split("\n## ")[1:]
@@ -49,11 +51,11 @@ class Asked:
                 time.sleep(0.1)
         pytest.fail("Prometheus does not become ready")
 
-    def query(self, expr: str, job: str = ".*") -> list[dict[str, Any]]:
+    def query(self, expr: str, job: str = ".*", *, time_s: float | None = None) -> list[dict[str, Any]]:
         """Return the series of an instant query that have a number; fails where Prometheus refuses or warns."""
         filled = expr.replace("$__rate_interval", "5m").replace("$job", job)
         filled = re.sub(r"\$\w+", ".*", filled)
-        asked = urllib.parse.urlencode({"query": filled, "time": self._time_s})
+        asked = urllib.parse.urlencode({"query": filled, "time": time_s or self._time_s})
         try:
             with urllib.request.urlopen(f"{self._base}/api/v1/query?{asked}", timeout=FEW_S) as answer:
                 document = json.load(answer)
@@ -62,6 +64,18 @@ class Asked:
         assert not document.get("warnings"), filled
         found: list[dict[str, Any]] = document["data"]["result"]
         return [one for one in found if not math.isnan(float(one["value"][1]))]
+
+    def until(self, ask: Callable[[], T], right: Callable[[T], bool]) -> T:
+        """Return the first answer that is right, or the last one where none is in time: scrapes take their time."""
+        deadline = time.monotonic() + FEW_S
+        while not right(found := ask()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+    def get(self, path: str) -> Any:
+        """Return the data of one of Prometheus's own documents."""
+        with urllib.request.urlopen(f"{self._base}/api/v1/{path}", timeout=FEW_S) as answer:
+            return json.load(answer)["data"]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +90,15 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    with prometheus(folder, "127.0.0.1:1") as base:
+    (folder / "rules").mkdir()
+    for path in (ROOT / "dashboards/rules").glob("*.yml"):
+        # Once a minute is too seldom for a test; nothing else is changed.
+        (folder / "rules" / path.name).write_text(path.read_text().replace("interval: 1m", "interval: 2s"))
+    with (
+        alive(folder) as config,
+        exporter(folder, config) as (_, url),
+        prometheus(folder, url.removeprefix("http://"), live.JOB) as base,
+    ):
         found = Asked(base, end_s)
         found.ready()
         yield found
@@ -169,6 +191,49 @@ def test_a_rule_is_answered_and_all_that_it_asks_for_is_there(asked: Asked, rule
     asked.query(rule.expr)
     for one in promql.selectors(promql.parsed(rule.expr)):
         assert asked.query(f'count({one.name}{{job="kvdiag"}}) or count({one.name})'), one.name
+
+
+def _exprs() -> list[str]:
+    return [*(one.expr for one in RECORDINGS), *(one.expr for one in rules.alerts())]
+
+
+def _alerting(asked: Asked) -> dict[str, list[dict[str, str]]]:
+    """Return what each alert's condition holds for now."""
+    found = {one.name: asked.query(one.expr, time_s=time.time()) for one in rules.alerts()}
+    return {name: [one["metric"] for one in series] for name, series in found.items() if series}
+
+
+def test_a_scraped_exporter_fills_every_panel_that_its_host_can(asked: Asked) -> None:
+    """The exporter runs, Prometheus scrapes it once a second, and the host's counters, engine and records move."""
+
+    def empty() -> set[str]:
+        shown: dict[str, bool] = {}
+        for where, _, target, _ in targets():
+            panel = where.rpartition(" ")[0]
+            shown[panel] = shown.get(panel, False) or bool(asked.query(target["expr"], live.JOB, time_s=time.time()))
+        return {panel for panel, filled in shown.items() if not filled}
+
+    assert asked.until(empty, lambda found: found == set(live.EMPTY_PANELS)) == set(live.EMPTY_PANELS)
+
+
+def test_a_scraped_exporter_serves_what_the_rules_ask_for_and_the_guilty_are_named(asked: Asked) -> None:
+    names = {one.name for expr in _exprs() for one in promql.selectors(promql.parsed(expr))}
+
+    def absent() -> set[str]:
+        return {name for name in names if not asked.query(f"count({name})", time_s=time.time())}
+
+    assert asked.until(absent, lambda found: found == set(live.ABSENT_METRICS)) == set(live.ABSENT_METRICS)
+    found = asked.until(lambda: _alerting(asked), lambda found: sorted(found) == sorted(live.GUILTY))
+    assert sorted(found) == sorted(live.GUILTY)
+    for name, guilty in live.GUILTY.items():
+        (only,) = found[name]
+        assert guilty.items() <= only.items(), name
+
+
+def test_prometheus_itself_evaluates_every_rule(asked: Asked) -> None:
+    loaded = [rule for group in asked.get("rules")["groups"] for rule in group["rules"]]
+    assert {one["name"] for one in loaded} == {one.name for one in RECORDINGS} | {one.name for one in rules.alerts()}
+    assert [one["name"] + one.get("lastError", "") for one in loaded if one["health"] == "err"] == []
 
 
 @pytest.mark.parametrize("name", INCIDENTS)

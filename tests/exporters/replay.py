@@ -6,11 +6,13 @@ tests.exporters.replay FOLDER` keeps one going until Ctrl-C.
 
 import json
 import random
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,7 +27,7 @@ proc/net/snmp = Tcp: RetransSegs InSegs\\nTcp: 7 100
 proc/net/netstat = IpExt: InOctets OutOctets\\nIpExt: 910 910
 proc/self/ns/net -> net:[4026531840]
 proc/121/stat = {STAT}
-proc/121/status = Name:\tpython3\\nTgid:\t121\\nPPid:\t1\\nVmLck:\t 8 kB\\nVmPin:\t 41943040 kB\\nVmRSS:\t 62914560 kB
+proc/121/status = Name:\tpython3\\nTgid:\t121\\nPPid:\t1\\nVmLck:\t 8 kB\\nVmPin:\t 62914560 kB\\nVmRSS:\t 62914560 kB
 proc/121/comm = python3
 proc/121/limits = Max locked memory         68719476736          68719476736          bytes
 proc/121/fd/0 = x
@@ -36,15 +38,17 @@ PORTS = tuple(f"mlx5_{number}" for number in range(8))
 _COUNTERS = {
     "counters/port_xmit_data": 4.2e9, "counters/port_rcv_data": 0.3e9, "counters/port_xmit_packets": 4e6,
     "counters/port_rcv_packets": 1e6, "hw_counters/packet_seq_err": 0.0, "hw_counters/out_of_sequence": 0.0,
-    "hw_counters/local_ack_timeout_err": 0.0, "hw_counters/rp_cnp_handled": 40.0,
+    "hw_counters/local_ack_timeout_err": 0.0, "hw_counters/rp_cnp_handled": 40.0, "hw_counters/out_of_buffer": 0.0,
     "hw_counters/np_ecn_marked_roce_packets": 60.0,
 }  # fmt: skip
 """What a port's counters grow by in a second; data in words of four bytes."""
+_SICK = {"hw_counters/packet_seq_err": 4e3, "hw_counters/local_ack_timeout_err": 180.0}
 SICK = "mlx5_5"
 """The port that loses packets, and so the pair whose transfers are slow."""
 _RECORDED = ("vllm-decode-tbf200-before.txt", "vllm-decode-tbf200-after.txt")
 PAIRS = tuple((f"prefill-{one}", f"decode-{two}") for one in range(2) for two in range(3))
 SLOW = ("prefill-1", "decode-2")
+_REQUESTS_PER_S = 48
 
 
 class LiveHost:
@@ -60,15 +64,22 @@ class LiveHost:
         texts = [(FIXTURES / "engines" / name).read_text() for name in _RECORDED]
         self._before = _values(texts[0])
         self._lines = [line for line in texts[1].splitlines() if line]
+        telemetry = folder / "nixl"
+        telemetry.mkdir()
+        shutil.copy(FIXTURES / "nixl/rings/1.5.0/prefill-0", telemetry)
+        for path in (FIXTURES / "nixl/stores/two-processes").iterdir():
+            shutil.copy(path, telemetry)
+        (folder / "probes.jsonl").write_text("".join(json.dumps(_probe(*pair)) + "\n" for pair in PAIRS))
         self.step(0.0)
 
     def config(self, engine_url: str) -> str:
         """Return the exporter's configuration but for its address."""
         return (
             f'interval_s = 0.5\nnode = "gpu-node-7"\nroot = "{self.root}"\n'
-            "[records]\nattribution_interval_s = 1\n"
+            f'probe_results = ["{self.folder}/probes.jsonl"]\n[records]\nattribution_interval_s = 1\n'
             '[[engines]]\nname = "vllm-decode"\nnode = "decode-0"\nrole = "decode"\npid = 121\n'
             f'metrics = ["{engine_url}"]\nmetrics_interval_s = 0.5\n'
+            f'nixl_telemetry = "{self.folder}/nixl"\n'
             f'records = "{self.folder}/requests.jsonl"\nstep_records = "{self.folder}/steps.jsonl"\n'
         )
 
@@ -76,12 +87,10 @@ class LiveHost:
         """Let counters grow, requests arrive and the engine's metrics go on."""
         for device in PORTS:
             for name, rate in _COUNTERS.items():
-                grown = rate * (1.0 if device != SICK else 0.4)
-                if device == SICK and name in ("hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err"):
-                    grown = 180.0
+                grown = rate if device != SICK else _SICK.get(name, 0.1 * rate)
                 self._grow(f"{device}/ports/1/{name}", grown * seconds * self._random.uniform(0.8, 1.2))
         self._share += seconds / 30
-        rows = [self._request() for _ in range(round(12 * seconds))]
+        rows = [self._request() for _ in range(round(_REQUESTS_PER_S * seconds))]
         with (self.folder / "requests.jsonl").open("a") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
         with (self.folder / "steps.jsonl").open("a") as file:
@@ -140,6 +149,24 @@ def _handle(row: dict[str, object]) -> dict[str, object]:
         ],
         "windows": [],
     }  # fmt: skip
+
+
+def _probe(prefill: str, decode: str) -> dict[str, object]:
+    """Return what a probe measured an hour ago: the path was good then."""
+    sizes = {65536: 1.4e10, 1 << 20: 3.6e10, 16 << 20: 4.6e10}
+    return {
+        "schema": "kvdiag.probe/1", "version": "0", "host": decode, "time": _an_hour_ago(),
+        "settings": {"kind": "bandwidth", "operation": "read", "transport": "rdma"},
+        "ends": {"peer": f"{prefill}:7400", "peer_host": prefill, "local_device": "mlx5_0 port 1"},
+        "results": [
+            {"size_bytes": size, "bytes_per_second": rate, "latency_s": {"p50": size / rate, "p99": 1.3 * size / rate}}
+            for size, rate in sizes.items()
+        ],
+    }  # fmt: skip
+
+
+def _an_hour_ago() -> str:
+    return datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
 
 
 def _values(exposition: str) -> dict[str, float]:

@@ -19,19 +19,20 @@ from tests.exporters.test_cli import FEW_S, exporter, get
 pytestmark = pytest.mark.component
 
 CONFIG = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: ["{folder}/rules/*.yml"]
 scrape_configs:
-  - job_name: kvdiag
+  - job_name: {job}
     static_configs: [{{targets: ["{target}"]}}]
 """
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[str]:
-    """Run Prometheus on a free port with one target; yield its base URL."""
+def prometheus(folder: Path, target: str, job: str = "kvdiag") -> Iterator[str]:
+    """Run Prometheus on a free port with one target and the rules below `folder`; yield its base URL."""
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (Debian package prometheus)")
-    (folder / "prometheus.yml").write_text(CONFIG.format(target=target))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, job=job, folder=folder))
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
     command = [
