@@ -11,11 +11,12 @@ from kvdiag.derive.in_order import by_size, by_time
 from kvdiag.derive.join import Joiner
 from kvdiag.derive.request_table import columns_of
 from kvdiag.derive.reused_ids import AGAIN, told_apart
+from kvdiag.derive.span_clocks import in_step
 from kvdiag.errors import UndeterminedError, UsageError
 from kvdiag.model.bundle import Bundle, RequestColumns
 from kvdiag.model.record import HandleTransfer, Key, RequestPiece
 from kvdiag.model.request_file import ClientFile, ClientRequest, RequestFile, SpanFile, TelemetryFile
-from kvdiag.model.transfer import Grade, TransferRecord
+from kvdiag.model.transfer import STAGES, Grade, TransferRecord
 
 LEAST_FOUND = 0.5
 """Less than half of a client's requests among the engines' is another run: it is not used."""
@@ -40,6 +41,7 @@ def joined(files: Sequence[RequestFile]) -> Bundle:
     pieces, repeated = told_apart(piece for one in spans for piece in one.pieces)
     if repeated:
         notes.append(f"{repeated:,} id(s) were used by several requests, which their traces tell apart")
+    pieces = in_step(pieces, notes)
     engines = _rows(pieces)
     notes += _of_sides(engines)
     seen: set[Key] = set()
@@ -60,7 +62,7 @@ def joined(files: Sequence[RequestFile]) -> Bundle:
         lacks = "; ".join(dict.fromkeys(line for one in records for line in one.missing))
         raise UndeterminedError(
             f"{_paths(files)}: none of {len(records)} request(s) has a TTFT and a stage of it "
-            f"({lacks[:200] or 'no time'}); give the spans of both sides, prefill and decode"
+            f"({lacks[:200] or _without_times(records)}); give the spans of both sides, prefill and decode"
         )
     return Bundle(origin=_paths(files), requests=columns, notes=tuple(notes))
 
@@ -255,6 +257,12 @@ def _ring_pieces(ring: TelemetryFile, rows: Sequence[TransferRecord], notes: lis
         )
         for one, place in zip(ring.transfers, places, strict=True)
     ]
+
+
+def _without_times(rows: Sequence[TransferRecord]) -> str:
+    timed = sum(one.ttft_s is not None for one in rows)
+    staged = sum(any(one.stage(name) is not None for name in STAGES) for one in rows)
+    return f"{timed} have a first token, {staged} a stage"
 
 
 def _without_spans(spans: Sequence[SpanFile], clients: Sequence[ClientFile], rings: Sequence[TelemetryFile]) -> str:

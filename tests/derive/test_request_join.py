@@ -122,6 +122,34 @@ def test_another_runs_client_is_not_used(tmp_path: Path) -> None:
     assert any("not used" in note and "share no id" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("behind_s", [0.05, 10.0])
+def test_a_decode_clock_that_is_behind_is_put_forward(tmp_path: Path, behind_s: float) -> None:
+    exports = [spans(one, transfers=False) for one in ROWS]
+    path = write_otlp(tmp_path / "t.json", [[one[0], later(one[1], -behind_s)] for one in exports])
+    found = of(path)
+    assert any("behind the prefill side's" in note for note in found.notes)
+    assert len(found.requests) >= len(ROWS) - 1
+    quickest = min(one["ttft_s"] - one["queue_s"] - one["prefill_s"] - one["first_step_s"] for one in ROWS)
+    lost = recorded(found, "ttft_s") - found.requests.numbers["ttft_s"]
+    assert lost == pytest.approx(np.full(len(lost), quickest), abs=2e-3)
+
+
+def test_a_decode_clock_that_is_ahead_is_said(tmp_path: Path) -> None:
+    exports = [spans(one, transfers=False) for one in ROWS]
+    found = of(write_otlp(tmp_path / "t.json", [[one[0], later(one[1], 1.5)] for one in exports]))
+    assert any("at least 1.500 s after its prefill ended" in note for note in found.notes)
+    assert not any("a clock that is ahead" in note for note in of(otlp(tmp_path)).notes)
+
+
+def later(export: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return the export of a span on a clock that is ahead."""
+    moved: dict[str, Any] = json.loads(json.dumps(export))
+    span = moved["scopeSpans"][0]["spans"][0]
+    for name in ("startTimeUnixNano", "endTimeUnixNano"):
+        span[name] = str(int(span[name]) + round(seconds * 1e9))
+    return moved
+
+
 def test_a_ring_of_nixl_gives_transfers_by_their_order(tmp_path: Path) -> None:
     ring = write_ring(tmp_path / "decode-0", ROWS[10:40])
     found = of(otlp(tmp_path, transfers=False), ring)
