@@ -51,6 +51,11 @@ def worst(judgements: Iterable[Judgement]) -> str:
     return next((status for status in ("missed", "undetermined") if status in statuses), "met")
 
 
+def undecided(rule: str, one: Metric, reason: str) -> Judgement:
+    """Return the judgement of a rule whose limit is not known here."""
+    return _judgement(rule, one, None, "undetermined", reason)
+
+
 def _judgement(rule: str, one: Metric, limit: float | None, status: str, reason: str) -> Judgement:
     return Judgement(
         rule=rule,

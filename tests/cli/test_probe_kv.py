@@ -73,6 +73,20 @@ def test_a_models_geometry_is_read_from_its_configuration_and_flags_win(
 
 
 @pytest.mark.parametrize(
+    ("limit", "code", "status"), [("1kb/s", 0, "met"), ("100Tb/s", 2, "missed"), ("0.9xlink", 3, "undetermined")]
+)
+def test_the_longest_prompt_coalesced_is_held_against_a_minimum(
+    peer: str, capsys: pytest.CaptureFixture[str], limit: str, code: int, status: str
+) -> None:
+    arguments = ["--transport", "tcp", "--tokens", "16,32", "--op", "read", "--min-bandwidth", limit, *SMALL]
+    assert main(["probe", "kv", peer, *arguments, "-f", "json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert [one["status"] for one in document["judgements"]] == [status]
+    (judged,) = [row for row in document["rows"] if row["bandwidth"]["name"] == document["judgements"][0]["metric"]]
+    assert (judged["mode"], judged["tokens"]) == ("coalesced", 32)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["--transport", "tcp"], 64, "PEER: give HOST:PORT"),

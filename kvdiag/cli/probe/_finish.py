@@ -9,7 +9,7 @@ from kvdiag.cli._output import Format, stderr, stdout
 
 if TYPE_CHECKING:
     from kvdiag.errors import KvdiagError
-    from kvdiag.model.probe import TransportProof
+    from kvdiag.model.probe import ProbeEnds, TransportProof
     from kvdiag.model.probe_judgement import Judgement, Metric
     from kvdiag_probes.session import ProbeOptions
 
@@ -36,6 +36,31 @@ def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None)
     prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
     scale = (_BINARY if "i" in unit else _DECIMAL)[prefix]
     return number * scale / (8 if unit[-3] == "b" else 1)
+
+
+def check_rate(flags: dict[str, Any]) -> None:
+    """Refuse a bad --min-bandwidth before anything is measured; UsageError."""
+    if flags["min_bandwidth"]:
+        parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+
+
+def judge_rates(flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterable[Metric]") -> "tuple[Judgement, ...]":
+    """Judge bandwidths against --min-bandwidth, a share of this end's port; nothing without the flag.
+
+    Undetermined where the port's rate is not known: what was measured is kept all the same.
+    """
+    if not flags["min_bandwidth"]:
+        return ()
+    from kvdiag.derive.probe_verdicts import judge, undecided
+    from kvdiag.errors import UndeterminedError
+    from kvdiag_probes.compare import link_bytes_per_second
+
+    link = link_bytes_per_second(ends) if ends else None
+    try:
+        limit = parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
+    except UndeterminedError as error:
+        return tuple(undecided("--min-bandwidth", one, str(error)) for one in rates)
+    return tuple(judge("--min-bandwidth", one, limit) for one in rates)
 
 
 def parse_names(text: str, flag: str, known: Sequence[str]) -> tuple[str, ...]:

@@ -19,18 +19,15 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     for module in ("numpy", "httpx"):
         require(module, "probes", f"kvdiag probe {kind}")
     from kvdiag.cli.probe import _finish
-    from kvdiag.derive.probe_verdicts import judge
     from kvdiag.errors import KvdiagError
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.probe_text import render
     from kvdiag_probes.budget import Budget
-    from kvdiag_probes.compare import link_bytes_per_second
     from kvdiag_probes.session import run_probe
 
     options = _options(kind, flags)
     allowed = Budget(_finish.parse_rate(flags["budget"], "--budget") if flags["budget"] else None)
-    if flags["min_bandwidth"]:
-        _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+    _finish.check_rate(flags)
     runs: list[ProbeResult] = []
     kept: list[ProbeResult] = []
     try:
@@ -43,18 +40,13 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         raise
     result = next((run for run in reversed(runs) if run.proof.status == "contradicted"), runs[-1])
     metrics = _metrics(kind, runs)
-    judgements = []
-    if flags["min_bandwidth"]:
-        link = link_bytes_per_second(result.ends)
-        limit = _finish.parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
-        rates = [one for one in metrics if one.unit == "bytes_per_second"]
-        judgements += [judge("--min-bandwidth", one, limit) for one in rates]
+    rates = [one for one in metrics if one.unit == "bytes_per_second"]
     document = replace(
         _document(result, options),
         thresholds=_thresholds(result.results, flags["min_gbps"], flags["max_p99_us"]),
         rounds=len(runs),
         metrics=metrics,
-        judgements=tuple(judgements),
+        judgements=_finish.judge_rates(flags, result.ends, rates),
     )
     if flags["samples"]:
         _write_samples(flags["samples"], result.samples)

@@ -53,7 +53,6 @@ def _run(**given: Any) -> int:
     for module in ("numpy", "httpx"):
         require(module, "probes", "kvdiag probe compare")
     from kvdiag.cli.probe import _finish
-    from kvdiag.derive.probe_verdicts import judge
     from kvdiag.errors import KvdiagError
     from kvdiag.model.probe_compare import CompareDocument, CompareSettings
     from kvdiag.report.json import head
@@ -63,8 +62,7 @@ def _run(**given: Any) -> int:
 
     methods = _finish.parse_names(given["methods"], "--methods", probe.METHODS)
     allowed = _finish.parse_rate(given["budget"], "--budget") if given["budget"] else None
-    if given["min_bandwidth"]:
-        _finish.parse_rate(given["min_bandwidth"], "--min-bandwidth", 1.0)
+    _finish.check_rate(given)
     options = _finish.probe_options(given)
     runs: dict[str, list[Any]] = {method: [] for method in methods}
     failure = None
@@ -83,11 +81,7 @@ def _run(**given: Any) -> int:
         rounds=given["rounds"],
     )
     link = probe.link_bytes_per_second(found.ends)
-    judgements = []
-    if given["min_bandwidth"]:
-        limit = _finish.parse_rate(given["min_bandwidth"], "--min-bandwidth", link)
-        own = [row.bandwidth for row in found.results if row.method == methods[0]]
-        judgements += [judge("--min-bandwidth", one, limit) for one in own]
+    own = [row.bandwidth for row in found.results if row.method == methods[0]]
     metrics = [one for row in found.results for one in (row.bandwidth, row.latency_p50)]
     document = CompareDocument(
         **head("kvdiag.probe-compare/1"),  # type: ignore[arg-type]
@@ -96,7 +90,7 @@ def _run(**given: Any) -> int:
         results=found.results,
         proofs=found.proofs,
         link_bytes_per_second=link,
-        judgements=tuple(judgements),
+        judgements=_finish.judge_rates(given, found.ends, own),
         failure=str(failure) if failure else None,
         missing=() if link else ("the link's rate: no RDMA port was used, or sysfs shows none",),
     )

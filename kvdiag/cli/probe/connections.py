@@ -39,6 +39,7 @@ def connections(
     budget: flags.Budget = None,
     out: flags.History = None,
     trace: flags.TraceFile = None,
+    min_bandwidth: flags.MinBandwidth = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -71,6 +72,7 @@ def _run(**given: Any) -> int:
 
     wanted = _finish.parse_counts(given["active"], "--active", most=1024)
     threads = _finish.parse_counts(given["threads"], "--threads", most=256)
+    _finish.check_rate(given)
     # Every queue pair of the largest number carries a message.
     given["iterations"] = max(given["iterations"], *wanted)
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
@@ -118,7 +120,7 @@ def _run(**given: Any) -> int:
         exhaustion=found.exhaustion,
         active=active,
         fan_out=fan_out,
-        judgements=(),
+        judgements=_finish.judge_rates(given, ends, [row.bandwidth for row in active]),
         failure=str(failure) if failure else None,
         missing=tuple(found.missing),
     )

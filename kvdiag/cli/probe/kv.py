@@ -81,6 +81,7 @@ def kv(
     budget: flags.Budget = None,
     out: flags.History = None,
     trace: flags.TraceFile = None,
+    min_bandwidth: flags.MinBandwidth = None,
     baseline: flags.Baseline = None,
     tolerance: flags.Tolerance = 0.1,
     output: FormatOption = Format.TEXT,
@@ -120,6 +121,7 @@ def _run(**given: Any) -> int:
     measured = which.value
     chosen = measured_pairs(pairs, measured)
     shapes = [shape(geometry, *degrees, some, count, mode) for some in chosen for count in tokens for mode in MODES]
+    _finish.check_rate(given)
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
     samples, failure, ends = Samples(shapes), None, None
     wanted = [Operation(name) for name in operations]
@@ -134,6 +136,9 @@ def _run(**given: Any) -> int:
             raise
         failure = error
         proof = _finish.unproved(sum(samples.moved.values()))
+    made = rows(samples)
+    # What a well laid out cache reaches: blocks coalesced, of the longest prompt.
+    best = [row.bandwidth for row in made if (row.mode, row.tokens) == ("coalesced", max(tokens))]
     document = KvDocument(
         **head("kvdiag.probe-kv/1"),  # type: ignore[arg-type]
         settings=KvSettings(
@@ -151,10 +156,10 @@ def _run(**given: Any) -> int:
         ),
         request=request(geometry, *degrees, max(tokens)),
         ends=ends,
-        rows=rows(samples),
+        rows=made,
         costs=costs(samples, tokens[len(tokens) // 2] if len(tokens) > 2 else None),
         proof=proof,
-        judgements=(),
+        judgements=_finish.judge_rates(given, ends, best),
         failure=str(failure) if failure else None,
         missing=(
             *(model.notes if model else ()),
