@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NIXL := nixl-cu12==1.5.1
-# Programs the tests run: the lab's own list, a real Prometheus, and a compiler-free everything else.
-TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev
+# Programs the tests run: the lab's own list, a real Prometheus, a real browser, and a compiler-free everything else.
+TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev chromium
 
 .PHONY: demo test test-fast lint lab-shell bench format schemas dashboards clean
 

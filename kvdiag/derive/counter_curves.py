@@ -5,30 +5,27 @@ import re
 import numpy as np
 
 from kvdiag.model.bundle import Bundle, CounterSeries
-from kvdiag.model.diagnosis import Diagnosis
+from kvdiag.model.diagnosis import AttributedCause, Diagnosis
 from kvdiag.model.overview import CounterChart, CounterCurve
 
 MOST_METRICS = 6
 MOST_CURVES = 6
 MOST_CURVE_POINTS = 240
-LEAST_EXCESS_S = 5e-5
+MOST_UNNAMED = 3
 _CITED = re.compile(r"^counters, ([\w.]+)")
 
 
 def cited_counters(
     bundle: Bundle, diagnosis: Diagnosis, first_s: float, within: tuple[float, float]
 ) -> tuple[tuple[CounterChart, ...], str | None]:
-    """Return charts of the counters in the evidence of causes that cost something, the named cause's first.
+    """Return charts of the counters in the evidence of the causes that matter, the named cause's first.
 
     Without one, and why, where none was recorded or cited. Times are seconds since `first_s`, inside `within`.
     """
     if not bundle.series:
         return (), "the recording has no counters (counters.parquet or counters.jsonl)"
     cited: dict[str, list[str]] = {}
-    causes = sorted(diagnosis.causes, key=lambda one: one.id != diagnosis.verdict.cause)
-    for cause in causes:
-        if cause.id != diagnosis.verdict.cause and abs(cause.excess_mean_s) < LEAST_EXCESS_S:
-            continue
+    for cause in _that_matter(diagnosis):
         for line in cause.evidence:
             match = _CITED.match(line.source)
             if match:
@@ -42,6 +39,15 @@ def cited_counters(
     if not charts:
         return (), "no cause's evidence cites a counter that was recorded at two moments"
     return tuple(charts), None
+
+
+def _that_matter(diagnosis: Diagnosis) -> list[AttributedCause]:
+    """Return the named cause, then those that cost a tenth of it or more; without a name the largest MOST_UNNAMED."""
+    named = [one for one in diagnosis.causes if one.id == diagnosis.verdict.cause]
+    others = [one for one in diagnosis.causes if one not in named]
+    if not named:
+        return others[:MOST_UNNAMED]
+    return named + [one for one in others if one.excess_mean_s >= named[0].excess_mean_s / 10]
 
 
 def _chart(

@@ -37,6 +37,8 @@ TYPES: dict[str, type[ReportDocumentInput]] = {
     "kvdiag.probe-compare": CompareDocument,
 }
 _MAJOR = "1"
+_LATEST_S = 4e9
+"""Larger numbers are no seconds since the epoch that a recording could bear."""
 
 
 def read_items(path: Path) -> tuple[ReportItem, ...]:
@@ -88,6 +90,8 @@ def _created(meta: Path) -> str | None:
         return None
     found: Any = msgspec.json.decode(meta.read_bytes())
     created = found.get("created") if isinstance(found, dict) else None
+    if isinstance(created, int | float) and 0 < created < _LATEST_S:
+        return _when(created)
     return None if created is None else str(created)[:40]
 
 

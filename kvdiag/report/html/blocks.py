@@ -51,13 +51,16 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`order` is what the column is sorted by (default: the text); `state` marks a badge; `strong` is set in bold."""
+    """`order` is what the column is sorted by (default: the text); `state` marks a badge; `strong` is set in bold;
+    `link` is the id of a place in the page.
+    """
 
     text: str
     order: float | str | None = None
     state: State | None = None
     strong: bool = False
     code: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

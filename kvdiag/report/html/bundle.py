@@ -17,13 +17,18 @@ MOST_PAIR_ROWS = 60
 def sections(overview: Overview, diagnosis: Diagnosis) -> tuple[Section, ...]:
     """Return the sections that need single requests: pairs, distributions, timelines."""
     return (
-        Section(title="Prefill × decode pairs", blocks=_pairs(overview.pairs)),
+        Section(
+            title="Prefill × decode pairs",
+            blocks=_pairs(overview.pairs),
+            lead="Rows are prefill nodes, columns decode nodes. The KV hand-over is everything from prefill's end "
+            "until the KV cache is present.",
+        ),
         Section(
             title="Latency distributions",
             blocks=tuple(
                 _distribution(name, list(found)) for name, found in groupby(overview.distributions, _quantity)
             ),
-            lead="Logarithmic axis. Dots mark p50 and p99 of each period; the dashed curve is the baseline.",
+            lead="Share of requests at or below a time, on a logarithmic axis. Dots mark p50 and p99 of each period.",
         ),
         Section(title="Timelines", blocks=_timelines(overview, diagnosis), lead=_when(overview)),
     )
@@ -228,7 +233,7 @@ def _counter(
     ]
     names = [curve.series for curve in one.curves]
     suffix = " per second" if one.counts else ""
-    title = f"{one.metric}{suffix}" + (f" ({one.unit})" if one.unit else "")
+    title = f"{one.metric}{suffix}" + (f" ({one.unit})" if one.unit not in ("", "1") else "")
     note = f"{count(one.left_out, 'further series', 'further series')} that moved less." if one.left_out else ""
     peaks = ", ".join(f"{curve.series} up to {number(max(curve.values))}" for curve in one.curves)
     spec = curves.counters_over_time(rows, names, spans, marks, unit)

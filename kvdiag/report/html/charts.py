@@ -3,6 +3,7 @@
 Field names, titles of axes and expressions are fixed here; what was read from inputs is only ever data.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ SIZE_LABEL = (
     "format(datum.value, '~g') + ' B'"
 )
 BITS_LABEL = (
-    "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' Gb/s' : datum.value >= 1e6 ? "
+    "datum.value == 0 ? '0' : datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' Gb/s' : datum.value >= 1e6 ? "
     "format(datum.value / 1e6, '~g') + ' Mb/s' : format(datum.value / 1e3, '~g') + ' kb/s'"
 )
 PERCENT_LABEL = "format(datum.value * 100, '~g') + ' %'"
@@ -35,6 +36,7 @@ LABELS = {
     "count": COUNT_LABEL,
 }
 BAR_PX = 26
+MOST_TICKS = 9
 
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
@@ -66,7 +68,7 @@ def stacked(rows: Sequence[Row], bars: Sequence[str], parts: Sequence[str]) -> d
             color=alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=list(parts), range=[*colours(len(parts) - 1), "var(--c-rest)"]),
-                legend=alt.Legend(title=None, columns=4),
+                legend=alt.Legend(title=None, columns=3),
             ),
             order=alt.Order("place:Q"),
             tooltip=[alt.Tooltip("bar:N"), alt.Tooltip("part:N", title="stage"), alt.Tooltip("text:N", title="mean")],
@@ -105,7 +107,7 @@ def grouped(rows: Sequence[Row], groups: Sequence[str], unit: str, *, log: bool 
         ),
         y=alt.Y("name:N", sort=names, title=None, axis=_names(grid=log)),
         yOffset=alt.YOffset("series:N", sort=list(groups)),
-        color=_series(groups),
+        color=series_colour(groups),
         tooltip=[alt.Tooltip("name:N"), alt.Tooltip("series:N"), alt.Tooltip("text:N", title="value")],
     )
     return finish(encoded, height=max(2, len(names)) * BAR_PX * max(1, round(len(groups) * 0.7)))
@@ -113,14 +115,24 @@ def grouped(rows: Sequence[Row], groups: Sequence[str], unit: str, *, log: bool 
 
 def distribution(curves: Sequence[Row], marks: Sequence[Row]) -> dict[str, Any]:
     """Return cumulative shares over a logarithmic axis of seconds: curves of period, value, share; marks with label."""
-    x = alt.X("value:Q", title=None, scale=alt.Scale(type="log", nice=False), axis=_log_seconds())
-    y = alt.Y("share:Q", title="share of requests at or below", axis=alt.Axis(format="%", tickCount=5))
+    values = [row["value"] for row in curves]
+    low, high = min(values), max(values)
+    # Room for the last label on the right.
+    scale = alt.Scale(type="log", nice=False, domain=[low, max(high * (high / low) ** 0.2, low * 1.01)])
+    x = alt.X("value:Q", title=None, scale=scale, axis=log_seconds(values))
+    y = alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=5))
+    periods = [name for name in PERIODS if any(row["period"] == name for row in curves)]
+    chosen = [PERIOD_COLOURS[PERIODS.index(name)] for name in periods]
+    legend = alt.Legend(title=None) if len(periods) > 1 else None
+    colour = alt.Color("period:N", scale=alt.Scale(domain=periods, range=chosen), legend=legend)
+    patterns = [[6, 3] if name == "baseline" else [1, 0] for name in periods]
+    dash = alt.StrokeDash("period:N", scale=alt.Scale(domain=periods, range=patterns), legend=legend)
     lines = (
         alt.Chart(data(curves))
         .mark_line(interpolate="step-after", clip=True)
-        .encode(x=x, y=y, color=_periods(), strokeDash=_dashes(), order=alt.Order("place:Q"))
+        .encode(x=x, y=y, color=colour, strokeDash=dash, order=alt.Order("place:Q"))
     )
-    at = alt.Chart(data(marks)).encode(x=alt.X("value:Q"), color=_periods())
+    at = alt.Chart(data(marks)).encode(x=alt.X("value:Q"), color=colour)
     rules = at.mark_rule(strokeDash=[3, 3], opacity=0.75).encode(y=alt.Y("share:Q"), y2=alt.datum(0))
     dots = at.mark_point(filled=True, size=70, opacity=1).encode(
         y=alt.Y("share:Q"),
@@ -131,18 +143,24 @@ def distribution(curves: Sequence[Row], marks: Sequence[Row]) -> dict[str, Any]:
         ],
     )
     text = at.encode(y=alt.Y("share:Q"), text="words:N")
-    left = text.mark_text(align="right", dx=-8, dy=-2).transform_filter("datum.side == 'left'")
-    right = text.mark_text(align="left", dx=8, dy=-2).transform_filter("datum.side == 'right'")
-    return finish(alt.layer(lines, rules, dots, left, right), height=260)
+    left = text.mark_text(align="right", dx=-7, dy=-8).transform_filter("datum.side == 'left'")
+    right = text.mark_text(align="left", dx=7, dy=11).transform_filter("datum.side == 'right'")
+    return finish(alt.layer(lines, rules, dots, left, right), height=250)
 
 
 def heat(
     cells: Sequence[Row], prefill: Sequence[str], decode: Sequence[str], title: str, *, diverging: bool
 ) -> dict[str, Any]:
     """Return a matrix of pairs: cells of prefill, decode, value, text, dark (whether its colour is), and tooltips."""
+    angle = -40 if len(decode) > 6 or max(map(len, decode), default=0) > 14 else 0
     base = alt.Chart(data(cells)).encode(
-        x=alt.X("decode:N", sort=list(decode), title="decode node", axis=alt.Axis(labelAngle=-40, domain=False)),
-        y=alt.Y("prefill:N", sort=list(prefill), title="prefill node", axis=alt.Axis(domain=False, ticks=False)),
+        x=alt.X(
+            "decode:N",
+            sort=list(decode),
+            title="decode node",
+            axis=alt.Axis(labelAngle=angle, domain=False, ticks=False),
+        ),
+        y=alt.Y("prefill:N", sort=list(prefill), title=None, axis=alt.Axis(domain=False, ticks=False)),
         tooltip=[
             alt.Tooltip("pair:N"),
             alt.Tooltip("now:N", title="mean"),
@@ -155,10 +173,19 @@ def heat(
     if diverging:
         reach = max(max((abs(value) for value in values), default=1.0), 0.05)
         scale = alt.Scale(scheme="blueorange", domain=[-reach, reach], domainMid=0)
-        labels = "(datum.value > 0 ? '+' : '') + format(datum.value * 100, '.3~g') + ' %'"
+        labels = "(datum.value > 0 ? '+' : '') + format(datum.value * 100, '.3~r') + ' %'"
     else:
-        scale, labels = alt.Scale(scheme="cividis"), DURATION_LABEL
-    legend = alt.Legend(title=title, labelExpr=labels, gradientLength=180, gradientThickness=10, tickCount=3)
+        scale, labels = alt.Scale(scheme="cividis"), DURATION_LABEL.replace("~g", ".3~r")
+    legend = alt.Legend(
+        title=title,
+        orient="right",
+        direction="vertical",
+        labelExpr=labels,
+        gradientLength=100,
+        gradientThickness=10,
+        tickCount=4,
+        offset=10,
+    )
     boxes = base.mark_rect(stroke="var(--paper)", strokeWidth=2).encode(
         color=alt.Color("value:Q", scale=scale, legend=legend)
     )
@@ -172,26 +199,29 @@ def heat(
     return finish(alt.layer(*layers), height=max(120, min(34, max(16, 640 // max(len(prefill), 1))) * len(prefill)))
 
 
-def _log_seconds() -> alt.Axis:
-    return alt.Axis(labelExpr=DURATION_LABEL, tickCount=7, labelOverlap="greedy")
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten between the smallest and the largest value, or the powers alone."""
+    low, high = min(values, default=1e-3), max(values, default=1.0)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
+        kept = [one for one in found if low <= one <= high]
+        if len(kept) <= MOST_TICKS:
+            break
+    return kept if len(kept) > 1 else [round(low, 12), round(high, 12)]
+
+
+def log_seconds(values: Sequence[float]) -> alt.Axis:
+    """Return a logarithmic axis of seconds for these values."""
+    return alt.Axis(labelExpr=DURATION_LABEL, values=log_ticks(values), labelOverlap="greedy")
 
 
 def _names(*, grid: bool = False) -> alt.Axis:
     return alt.Axis(domain=False, ticks=False, labelLimit=190, grid=grid)
 
 
-def _periods() -> alt.Color:
-    scale = alt.Scale(domain=list(PERIODS), range=list(PERIOD_COLOURS))
-    return alt.Color("period:N", scale=scale, legend=None)
-
-
-def _dashes() -> alt.StrokeDash:
-    return alt.StrokeDash(
-        "period:N", scale=alt.Scale(domain=list(PERIODS), range=[[6, 3], [1, 0], [1, 0]]), legend=None
-    )
-
-
-def _series(names: Sequence[str]) -> alt.Color:
+def series_colour(names: Sequence[str]) -> alt.Color:
+    """Return one colour per series, with a legend where there are several."""
     legend = alt.Legend(title=None) if len(names) > 1 else None
     return alt.Color("series:N", scale=alt.Scale(domain=list(names), range=colours(len(names))), legend=legend)
 

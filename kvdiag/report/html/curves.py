@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from kvdiag.report.html.charts import LABELS, SIZE_LABEL, Row, _log_seconds, _series, data, finish
+from kvdiag.report.html.charts import LABELS, SIZE_LABEL, Row, data, finish, log_seconds, log_ticks, series_colour
 from kvdiag.report.html.theme import colours
 
 SPAN_OPACITY = 0.13
@@ -27,7 +27,8 @@ def over_time(
         for row in bins
     ]
     layers: list[Any] = [*_behind(spans, marks, unit)]
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log", nice=False), axis=_log_seconds())
+    axis = log_seconds([row["value"] for row in (*lines, *points)])
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log", nice=False), axis=axis)
     if points:
         layers.append(
             alt.Chart(data(points)).mark_circle(size=12, color="var(--ink-2)", opacity=0.45).encode(x=_x(unit), y=y)
@@ -53,35 +54,40 @@ def counters_over_time(
     base = alt.Chart(data(rows)).encode(
         x=_x(unit),
         y=alt.Y("value:Q", title=None, axis=alt.Axis(labelExpr=LABELS["count"], tickCount=5)),
-        color=_series(names),
+        color=series_colour(names),
         tooltip=[alt.Tooltip("series:N"), alt.Tooltip("value:Q", format=",.4~g")],
     )
     return finish(alt.layer(*_behind(spans, marks, unit), base.mark_line()), height=180)
 
 
 def by_size(
-    rows: Sequence[Row], names: Sequence[str], unit: str, *, title: str | None = None, log: bool = True
+    rows: Sequence[Row], names: Sequence[str], unit: str, *, counted: str = "", log: bool = True
 ) -> dict[str, Any]:
-    """Return lines over a size on a logarithmic axis: rows of x, value, series, low, high, text."""
+    """Return lines over a size, or over what is `counted`, on a logarithmic axis: rows of x, value, series, low, high,
+    text; low and high are the ends of an interval, None where there is none.
+    """
     sizes = sorted({row["x"] for row in rows})
     narrow = sizes[:: max(1, -(-len(sizes) // 8))]
     x = alt.X(
         "x:Q",
-        title=title,
+        title=counted or None,
         scale=alt.Scale(type="log", base=2, nice=False, padding=14),
-        axis=alt.Axis(
-            values=narrow, labelExpr=SIZE_LABEL if title != "count" else LABELS["count"], labelOverlap="greedy"
-        ),
+        axis=alt.Axis(values=narrow, labelExpr=LABELS["count"] if counted else SIZE_LABEL, labelOverlap="greedy"),
     )
-    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True)
-    axis = alt.Axis(labelExpr=LABELS[unit], tickCount=6, labelOverlap="greedy")
-    base = alt.Chart(data(rows)).encode(x=x, color=_series(names))
+    scale = alt.Scale(type="log", nice=False, padding=12) if log else alt.Scale(zero=True)
+    ticks = {"values": log_ticks([row["value"] for row in rows])} if log else {"tickCount": 6}
+    axis = alt.Axis(labelExpr=LABELS[unit], labelOverlap="greedy", **ticks)
+    base = alt.Chart(data(rows)).encode(x=x, color=series_colour(names))
     lines = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
         y=alt.Y("value:Q", title=None, scale=scale, axis=axis),
         tooltip=[alt.Tooltip("series:N"), alt.Tooltip("size:N"), alt.Tooltip("text:N", title="value")],
     )
-    ranges = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=None), y2="high:Q")
-    return finish(alt.layer(ranges, lines), height=250)
+    bounded = [row for row in rows if row["low"] is not None]
+    layers: list[Any] = [lines]
+    if bounded:
+        ranges = alt.Chart(data(bounded)).mark_rule(opacity=0.6)
+        layers.insert(0, ranges.encode(x=x, color=series_colour(names), y=alt.Y("low:Q", title=None), y2="high:Q"))
+    return finish(alt.layer(*layers), height=250)
 
 
 def _x(unit: str) -> alt.X:

@@ -134,10 +134,16 @@ def causes_section(diagnosis: Diagnosis) -> Section:
     ]
     verdict = diagnosis.verdict
     blocks += [
-        _card(one, named=one.id == verdict.cause, critical=verdict.severity == "critical")
-        for one in shown
-        if one.id != UNEXPLAINED and (one.excess_mean_s > 0 or one.id == verdict.cause)
+        _card(one, named=True, critical=verdict.severity == "critical") for one in shown if one.id == verdict.cause
     ]
+    others = tuple(
+        _card(one, named=False, critical=False)
+        for one in shown
+        if one.id not in (UNEXPLAINED, verdict.cause) and one.excess_mean_s > 0
+    )
+    if others:
+        title = f"Evidence of {count(len(others), 'cause')} that the verdict does not name"
+        blocks.append(Folded(title=title, blocks=others))
     return Section(title="Causes", blocks=tuple(blocks))
 
 

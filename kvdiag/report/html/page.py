@@ -15,7 +15,7 @@ from markupsafe import Markup
 from kvdiag.model.report import ReportInput, ReportSummary
 from kvdiag.report.html.blocks import Block, Cell, Chart, Part, cell, table
 from kvdiag.report.html.theme import FONT, config, palette_css
-from kvdiag.report.html.units import size
+from kvdiag.report.html.units import moment, size
 
 _FOLDER = Path(__file__).parent
 _WORDS = {"critical": "critical", "warning": "warning", "good": "good", "unknown": "not known"}
@@ -48,6 +48,7 @@ def page(
         lstrip_blocks=True,
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
+    environment.filters["moment"] = moment
     found: str = environment.get_template("page.html.jinja").render(
         parts=parts,
         index=_index(parts, summaries),
@@ -57,7 +58,7 @@ def page(
         host=host,
         time=time,
         chart_number=chart_number,
-        charts=lambda: {"config": config(), "specs": [_harmless_tree(one.spec) for one in charts]},
+        charts=lambda: {"config": config(), "specs": [_described(one) for one in charts]},
         css=Markup(_css()),  # noqa: S704  # our own file
         library=Markup(library),  # noqa: S704  # the chart library
         script=Markup(script),  # noqa: S704  # our own file
@@ -105,15 +106,15 @@ def _css() -> str:
 def _index(parts: Sequence[Part], summaries: Sequence[ReportSummary]) -> Any:
     rows = [
         (
-            cell(number),
+            cell(number, number),
             Cell(_WORDS[summary.state], order=list(_WORDS).index(summary.state), state=summary.state),
-            Cell(part.title, strong=True),
+            Cell(part.title, link=f"part-{number}"),
             cell(part.headline.figure),
             cell(summary.found),
         )
         for number, (part, summary) in enumerate(zip(parts, summaries, strict=True), start=1)
     ]
-    return table("Inputs", ("#", "state", "input", "number", "found"), rows)
+    return table("Inputs", ("no.", "state", "input", "number", "found"), rows)
 
 
 def _provenance(inputs: Sequence[ReportInput]) -> tuple[Block, ...]:
@@ -122,14 +123,19 @@ def _provenance(inputs: Sequence[ReportInput]) -> tuple[Block, ...]:
             Cell(one.path, code=True),
             cell(one.kind),
             cell(size(one.bytes), one.bytes),
-            cell(one.modified),
+            cell(moment(one.modified)),
             cell(" ".join(filter(None, (one.made_by and f"kvdiag {one.made_by}", one.made_on and f"on {one.made_on}",
-                                        one.made_at))) or "not said"),
+                                        one.made_at and moment(one.made_at)))) or "not said"),
             cell("; ".join(one.notes) or "–"),
         )
         for one in inputs
     ]  # fmt: skip
     return (table("Inputs", ("path", "kind", "#size", "last changed", "made by", "left out, missing"), rows),)
+
+
+def _described(chart: Chart) -> Any:
+    """Return the specification with the words that are read out in place of the drawing."""
+    return _harmless_tree(chart.spec | {"description": f"{chart.title}: {chart.summary}"})
 
 
 def _harmless_tree(value: Any) -> Any:

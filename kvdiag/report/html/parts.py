@@ -25,7 +25,7 @@ from kvdiag.report.html import (
     probe_register,
 )
 from kvdiag.report.html.blocks import Block, Lines, Part, Section, Tile, Tiles
-from kvdiag.report.html.units import count, duration, number
+from kvdiag.report.html.units import count, duration, moment, number
 
 
 def part(item: ReportItem) -> Part:
@@ -84,7 +84,7 @@ def _diagnosis(item: ReportItem, one: DiagnosisDocument) -> Part:
     reason = f"a diagnosis holds no single requests; give the trace bundle too: kvdiag report {one.origin}"
     return Part(
         title=f"Diagnosis of {PurePath(one.origin).name or one.origin}",
-        subtitle=f"diagnosis of {one.origin}, made {one.time} on {one.host}; read from {item.input.path}",
+        subtitle=f"diagnosis of {one.origin}, made {moment(one.time)} on {one.host}; read from {item.input.path}",
         headline=diagnosis.headline(found),
         sections=(
             diagnosis.stages_section(found),
@@ -110,7 +110,7 @@ def _demo(item: ReportItem, one: DemoDocument) -> Part:
     notes: tuple[Block, ...] = (Lines(title="Notes", lines=one.notes),) if one.notes else ()
     return Part(
         title=f"Demo: {one.fault_injected}",
-        subtitle=f"kvdiag demo of {one.time} on {one.host}; read from {item.input.path}",
+        subtitle=f"kvdiag demo of {moment(one.time)} on {one.host}; read from {item.input.path}",
         headline=told if one.matched else replace(told, state="critical", word="NOT WHAT WAS INJECTED"),
         sections=(
             Section(title="What was done, what was found", blocks=(Tiles(tiles=tiles), *notes)),

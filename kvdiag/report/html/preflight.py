@@ -17,7 +17,7 @@ from kvdiag.report.html.blocks import (
     table,
 )
 from kvdiag.report.html.diagnosis import evidence_table
-from kvdiag.report.html.units import count
+from kvdiag.report.html.units import count, moment
 
 _STATE: dict[Severity, State] = {Severity.CRITICAL: "critical", Severity.WARNING: "warning", Severity.INFO: "unknown"}
 _WORD: dict[str, tuple[State, str]] = {
@@ -58,7 +58,7 @@ def part(document: PreflightDocument) -> Part:
     sections.append(Section(title="What was checked", blocks=_checks(document)))
     return Part(
         title=title,
-        subtitle=f"kvdiag preflight of {document.time}{against}",
+        subtitle=f"kvdiag preflight of {moment(document.time)}{against}",
         headline=_headline(document, findings),
         sections=tuple(sections),
     )

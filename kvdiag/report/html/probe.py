@@ -4,7 +4,7 @@ from kvdiag.model.probe import ProbeDocument
 from kvdiag.report.html import charts, curves
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Headline, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, ends, headline, metric
-from kvdiag.report.html.units import bits, count, duration, number, rate, size
+from kvdiag.report.html.units import bits, count, duration, moment, number, rate, size
 
 _QUANTILES = (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
 
@@ -17,7 +17,7 @@ def part(document: ProbeDocument) -> Part:
     sections += closing(document.judgements, ((settings.transport.upper(), document.proof),), ())
     return Part(
         title=f"Probe {settings.kind}: {document.host} → {to.peer_host}",
-        subtitle=f"{how}; {ends(to)}; {document.time}",
+        subtitle=f"{how}; {ends(to)}; {moment(document.time)}",
         headline=_headline(document),
         sections=tuple(sections),
     )
@@ -164,7 +164,8 @@ def _run(document: ProbeDocument) -> Section:
         ]
         blocks.append(table("Error counters of the ports during the probe", ("port", "grown"), grown))
     else:
-        blocks.append(Empty(title="Error counters of the ports", reason="not observable here: the probe read no port"))
+        why = "TCP uses no RDMA port" if document.settings.transport == "tcp" else "the probe read no port"
+        blocks.append(Empty(title="Error counters of the ports", reason=f"not observable here: {why}"))
     facts = (
         ("local memory", to.local_memory),
         ("peer memory", to.peer_memory),

@@ -4,7 +4,7 @@ from kvdiag.model.probe_cold import ColdDocument
 from kvdiag.report.html import charts
 from kvdiag.report.html.blocks import Cell, Chart, Empty, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, ends, figure, headline, metric
-from kvdiag.report.html.units import duration, number, size
+from kvdiag.report.html.units import duration, moment, number, size
 
 
 def part(document: ColdDocument) -> Part:
@@ -26,7 +26,7 @@ def part(document: ColdDocument) -> Part:
         Tile("very first", duration(document.total_first_s), "everything cold"),
         Tile("fresh connection", figure(document.total)),
         Tile("steady", figure(document.steady), f"over {asked.steady_iterations:,} transfers"),
-        Tile("slowdown", figure(document.slowdown)),
+        Tile("slowdown", slower, "fresh over steady"),
     )
     bars = [
         {"name": one.name, "series": series, "value": value, "text": duration(value)}
@@ -52,7 +52,7 @@ def part(document: ColdDocument) -> Part:
     )
     return Part(
         title=f"Probe cold: {document.host} → {document.ends.peer_host}",
-        subtitle=f"{asked.transport.upper()}; {ends(document.ends)}; {asked.rounds} rounds; {document.time}",
+        subtitle=f"{asked.transport.upper()}; {ends(document.ends)}; {asked.rounds} rounds; {moment(document.time)}",
         headline=told,
         sections=(
             Section(title="First against steady", blocks=(Tiles(tiles=tiles), *steps)),

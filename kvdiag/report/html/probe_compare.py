@@ -4,7 +4,7 @@ from kvdiag.model.probe_compare import CompareDocument
 from kvdiag.report.html import curves
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, drawn, ends, headline, metric
-from kvdiag.report.html.units import bits, number, percent, size
+from kvdiag.report.html.units import bits, moment, number, percent, size
 
 
 def part(document: CompareDocument) -> Part:
@@ -13,16 +13,18 @@ def part(document: CompareDocument) -> Part:
     best = max(document.results, key=lambda one: one.bandwidth.value, default=None)
     sentence, value, note = "Nothing was measured", "", ""
     if best is not None:
-        reference = asked.methods[0] if asked.methods else "the first"
-        sentence = f"{best.method} is fastest: {bits(best.bandwidth.value)} at {size(best.size_bytes)}, "
-        sentence += f"{number(best.ratio.value)} × {reference}"
+        sentence = f"{best.method} is fastest: {bits(best.bandwidth.value)} at {size(best.size_bytes)}"
+        others = [one for one in document.results if one.method != best.method and one.size_bytes == best.size_bytes]
+        if others:
+            next_best = max(others, key=lambda one: one.bandwidth.value)
+            sentence += f", {next_best.method} {bits(next_best.bandwidth.value)}"
         value, note = bits(best.bandwidth.value), f"{best.method} at {size(best.size_bytes)}"
         if link:
             note += f", {percent(best.bandwidth.value / link)} of the link"
     contradicted = next((one.proof for one in document.proofs if one.proof.status == "contradicted"), None)
     return Part(
         title=f"Probe compare: {document.host} → {document.ends.peer_host}",
-        subtitle=f"{', '.join(asked.methods)}; {ends(document.ends)}; {asked.rounds} rounds; {document.time}",
+        subtitle=f"{', '.join(asked.methods)}; {ends(document.ends)}; {asked.rounds} rounds; {moment(document.time)}",
         headline=headline(
             sentence, value, note, judgements=document.judgements, proof=contradicted, failure=document.failure
         ),
@@ -35,9 +37,9 @@ def part(document: CompareDocument) -> Part:
 
 def _methods(document: CompareDocument) -> tuple[Block, ...]:
     link = document.link_bytes_per_second
-    tiles = Tiles(tiles=(Tile("link", bits(link), "" if link else "not observable here"),))
+    known = (Tiles(tiles=(Tile("link", bits(link), "as the port states it"),)),) if link else ()
     if not document.results:
-        return (tiles, Empty(title="No methods", reason="nothing was measured"))
+        return (*known, Empty(title="No methods", reason="nothing was measured"))
     names = list(dict.fromkeys(one.method for one in document.results))
     common = [
         {"x": max(one.size_bytes, 1), "size": size(one.size_bytes), "series": one.method} for one in document.results
@@ -62,7 +64,7 @@ def _methods(document: CompareDocument) -> tuple[Block, ...]:
         return "; ".join(f"{one['series']}, {one['size']}: {one['text']}" for one in lines)
 
     return (
-        tiles,
+        *known,
         Chart(
             title="Bandwidth against size", summary=said(speed), spec=curves.by_size(speed, names, "bits_per_second")
         ),

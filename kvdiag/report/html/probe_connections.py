@@ -4,7 +4,7 @@ from kvdiag.model.probe_connections import ConnectionsDocument
 from kvdiag.report.html import charts, curves
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Part, Section, State, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, drawn, ends, headline, metric
-from kvdiag.report.html.units import count, duration, percent, rate, size
+from kvdiag.report.html.units import count, duration, moment, percent, rate, size
 
 _STATES: dict[str, State] = {
     "offered": "good",
@@ -26,9 +26,10 @@ def part(document: ConnectionsDocument) -> Part:
         failure=document.failure,
         missed=() if fan.fits else (f"{asked.prefill} × {asked.decode} instances on one adapter",),
     )
+    peer = ends(document.ends) if document.ends else "no peer"
     return Part(
         title=f"Probe connections: {asked.device} on {document.host}",
-        subtitle=f"{ends(document.ends) if document.ends else 'no peer'}; {asked.rounds} rounds; {document.time}",
+        subtitle=f"{peer}; {asked.rounds} rounds; {moment(document.time)}",
         headline=told,
         sections=(
             Section(title="Set-up", blocks=_setup(document)),
@@ -55,7 +56,12 @@ def _setup(document: ConnectionsDocument) -> tuple[Block, ...]:
     ]
     heads = ("#threads", "#queue pairs", "one shared receive queue", "#made per second")
     return (
-        Chart(title="Seconds of one call for one queue pair", summary=said, spec=charts.intervals(bars, "seconds")),
+        Chart(
+            title="Seconds of one call for one queue pair",
+            summary=said,
+            spec=charts.intervals(bars, "seconds"),
+            wide=True,
+        ),
         table("Calls", ("call", "#seconds (interval)"), rows),
         table("Made by threads together", heads, made),
     )
@@ -82,7 +88,7 @@ def _many(document: ConnectionsDocument) -> tuple[Block, ...]:
             }
             for one in document.active
         ]
-        spec = curves.by_size(lines, ("bandwidth",), "bits_per_second", title="active queue pairs", log=False)
+        spec = curves.by_size(lines, ("bandwidth",), "bits_per_second", counted="active queue pairs", log=False)
         said = "; ".join(f"{one['size']}: {one['text']}" for one in lines)
         title = f"One load of {size(document.settings.size_bytes)} messages over more queue pairs"
         blocks.append(Chart(title=title, summary=said, spec=spec, wide=True))
@@ -107,7 +113,9 @@ def _many(document: ConnectionsDocument) -> tuple[Block, ...]:
         )
         for one in document.sharing
     ]
-    blocks.append(
-        table("Ways to reach many peers with few objects", ("what", "status", "#seconds to make one", "why"), rows)
-    )
+    title = "Ways to reach many peers with few objects"
+    if rows:
+        blocks.append(table(title, ("what", "status", "#seconds to make one", "why"), rows))
+    else:
+        blocks.append(Empty(title=title, reason="not observable here: none was tried"))
     return tuple(blocks)

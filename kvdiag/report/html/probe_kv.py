@@ -4,7 +4,7 @@ from kvdiag.model.probe_kv import Coefficient, KvCost, KvDocument, KvRow
 from kvdiag.report.html import charts
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, drawn, ends, figure, headline, metric
-from kvdiag.report.html.units import bits, count, duration, in_unit, number, percent, size
+from kvdiag.report.html.units import bits, count, duration, in_unit, moment, number, percent, size
 
 _MODES = {"block": "block", "layer": "layer", "coalesced": "coalesced", "contiguous": "contiguous"}
 MOST_BARS = 24
@@ -32,7 +32,7 @@ def part(document: KvDocument) -> Part:
     proofs = ((asked.transport.upper(), document.proof),)
     return Part(
         title=f"Probe kv: {asked.model or 'KV blocks'} over {asked.transport.upper()}",
-        subtitle=f"{', '.join(asked.operations)}; {ends(document.ends)}; {document.host}, {document.time}",
+        subtitle=f"{', '.join(asked.operations)}; {ends(document.ends)}; {document.host}, {moment(document.time)}",
         headline=headline(
             sentence, value, note, judgements=document.judgements, proof=document.proof, failure=document.failure
         ),

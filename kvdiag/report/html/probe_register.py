@@ -17,7 +17,7 @@ from kvdiag.report.html.blocks import (
     table,
 )
 from kvdiag.report.html.probe_blocks import closing, drawn, headline, metric
-from kvdiag.report.html.units import bits, duration, number, percent, rate, size
+from kvdiag.report.html.units import bits, duration, moment, number, percent, rate, size
 
 _PATH: dict[str, tuple[State, str, str]] = {
     "allowed": ("good", "MAY BE ON THE PATH", "registering in the request's path costs little here"),
@@ -32,7 +32,7 @@ def part(document: RegisterDocument) -> Part:
     asked = document.settings
     return Part(
         title=f"Probe register: {asked.device} on {document.host}",
-        subtitle=f"devices {', '.join(asked.devices)}; {asked.rounds} rounds; {document.time}",
+        subtitle=f"devices {', '.join(asked.devices)}; {asked.rounds} rounds; {moment(document.time)}",
         headline=_headline(document),
         sections=(
             Section(title="Against size", blocks=_sizes(document)),
@@ -157,7 +157,7 @@ def _limits(limits: tuple[LimitRow, ...]) -> tuple[Block, ...]:
         (
             Cell(one.name, strong=True),
             Cell(one.status.replace("_", " "), state=_STATES[one.status]),
-            amount(one.name, one.allowed, "no limit"),
+            amount(one.name, one.allowed, "–" if one.status == "not_observable" else "no limit"),
             amount(one.name, one.reached, "–"),
             cell("; ".join(filter(None, (one.refusal, one.reason))) or "–"),
         )

@@ -52,7 +52,6 @@ def config() -> dict[str, Any]:
         "padding": {"left": 2, "right": 12, "top": 6, "bottom": 4},
         "view": {"stroke": "transparent", "continuousHeight": 240},
         "axis": axis,
-        "axisY": {"titleAlign": "left", "titleAngle": 0, "titleAnchor": "end", "titleY": -10, "titleX": -4},
         "legend": {
             "labelColor": "var(--ink)",
             "titleColor": "var(--ink-2)",

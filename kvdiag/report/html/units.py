@@ -1,6 +1,7 @@
 """Numbers for people: few digits, the unit that reads best, a real minus sign."""
 
 import math
+import re
 
 _DURATIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -41,24 +42,26 @@ def duration_unit(largest: float) -> tuple[float, str]:
 
 
 def interval(value: float, low: float | None, high: float | None) -> str:
-    """Return a difference of seconds with the bounds of its interval, all in one unit."""
+    """Return a difference of seconds with the bounds of its interval, all in one unit and to the same digit."""
     if low is None or high is None:
         return change(value)
-    scale, unit = duration_unit(max(abs(value), abs(low), abs(high)))
-    plus = "+" if value > 0 else ""
-    return f"{plus}{number(value / scale)} ({number(low / scale)} to {number(high / scale)}) {unit}"
+    largest = max(abs(value), abs(low), abs(high))
+    scale, unit = duration_unit(largest)
+    places = 0 if largest >= 100 * scale else 1 if largest >= 10 * scale else 2
+    first, *ends = (_fixed(one / scale, places) for one in (value, low, high))
+    return f"{'+' if value > 0 else ''}{first} ({ends[0]} to {ends[1]}) {unit}"
 
 
 def percent(value: float | None) -> str:
     """Return a ratio in per cent, with one decimal below ten."""
     if value is None or not math.isfinite(value):
         return number(value)
-    return f"{value * 100:.{1 if abs(value) < 0.0995 and value else 0}f} %".replace("-", "−")
+    return f"{_fixed(value * 100, 1 if abs(value) < 0.0995 and value else 0)} %"
 
 
 def shares(value: float, low: float, high: float) -> str:
     """Return a share and its interval in per cent."""
-    return f"{percent(value)} ({number(low * 100)} to {number(high * 100)})"
+    return f"{_fixed(value * 100, 1)} % ({_fixed(low * 100, 1)} to {_fixed(high * 100, 1)})"
 
 
 def size(value: float | None) -> str:
@@ -91,6 +94,18 @@ def in_unit(value: float | None, unit: str) -> str:
 def count(how_many: int, one: str, many: str | None = None) -> str:
     """Return `1 request`, `2,000 requests`."""
     return f"{how_many:,} {one if how_many == 1 else many or one + 's'}"
+
+
+def moment(text: str) -> str:
+    """Return an RFC 3339 time in UTC to the second, as people write it; anything else as it is."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(Z|\+00:00)", text)
+    return f"{match[1]} {match[2]} UTC" if match else text
+
+
+def _fixed(value: float, places: int) -> str:
+    """Return so many decimals; what rounds to zero has no sign."""
+    text = f"{value:,.{places}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text.replace("-", "−")
 
 
 def _in(value: float, scale: float, unit: str) -> str:

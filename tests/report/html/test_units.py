@@ -26,15 +26,19 @@ def test_durations_read_well(value: float | None, said: str) -> None:
 
 
 def test_an_interval_is_in_one_unit_with_its_sign() -> None:
-    assert units.interval(0.0244, -0.001, 0.0375) == "+24.4 (−1 to 37.5) ms"
+    assert units.interval(0.0244, -0.001, 0.0375) == "+24.4 (−1.0 to 37.5) ms"
     assert units.interval(0.5, None, None) == "+500 ms"
-    assert units.interval(-0.5, -1.5, 0.1) == "−0.5 (−1.5 to 0.1) s"
+    assert units.interval(-0.5, -1.5, 0.1) == "−0.50 (−1.50 to 0.10) s"
 
 
 def test_other_units() -> None:
     assert units.percent(0.0834) == "8.3 %"
     assert units.percent(-0.5) == "−50 %"
     assert units.percent(0.0) == "0 %"
+    assert units.percent(-0.0001) == "0.0 %"
+    assert units.shares(0.3217, 0.2, 1.0) == "32.2 % (20.0 to 100.0)"
+    assert units.moment("2026-11-29T23:47:35.758Z") == "2026-11-29 23:47:35 UTC"
+    assert units.moment("yesterday") == "yesterday"
     assert units.size(1 << 20) == "1 MiB"
     assert units.size(1023) == "1,023 B"
     assert units.bits(1.25e9) == "10 Gb/s"
