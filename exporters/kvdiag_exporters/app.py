@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from kvdiag_exporters.config import Config, RecorderConfig, engines, split_liste
 from kvdiag_exporters.derived.base import create_all as derive_all
 from kvdiag_exporters.precedence import short_waits
 from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.reloading import Reloads, Running, check
 from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.server import HttpServer
@@ -32,7 +33,7 @@ END_WITHIN_S = 1.2
 """Time to finish recording once asked to end, so that the whole process is gone within two seconds."""
 
 
-def build(config: Config) -> tuple[Setup, Scraper]:
+def build(config: Config, reloads: Reloads | None = None) -> tuple[Setup, Scraper]:
     """Return what the configuration describes, with every collector that has work in it."""
     node = config.node or socket.gethostname()
     setup = Setup(
@@ -41,6 +42,7 @@ def build(config: Config) -> tuple[Setup, Scraper]:
         context=Context(root=Path(config.root)),
         kernel_timing=config.kernel_timing,
         probe_results=config.probe_results,
+        reloads=reloads or Reloads(),
     )
     setup = replace(setup, records=_records(config, setup))
     scraper = Scraper(
@@ -91,23 +93,38 @@ def run(
     lost = 0
     listen: tuple[str, str] | None = None
 
+    before: Config | None = None
+    running = Running(config=config, ports=frozenset())
+
     def checked() -> Config:
         assert reload is not None
         found = reload()
-        if found.web_config is not None:
-            load_web(Path(found.web_config))
+        check(found, running, file, listen_from)
         return found
+
+    def serving(address: str, others: Iterable[str]) -> None:
+        nonlocal running, before
+        before = None
+        running = Running(config=config, ports=frozenset(int(one.rpartition(":")[2]) for one in (address, *others)))
 
     with short_waits(), handled(None if reload is None else checked) as signals:
         while True:
             # A free port that was once chosen is kept: whoever scrapes knows no other.
             chosen = listen[1] if listen is not None and listen[0] == config.listen else config.listen
-            address, lines = _serve(config, chosen, signals, announce, file, listen_from)
+            try:
+                address, lines = _serve(config, chosen, signals, announce, file, listen_from, serving)
+            except KvdiagError as error:
+                if before is None:
+                    raise
+                _log.error("SIGHUP: the new configuration cannot be served, going on with the one before: %s", error)
+                signals.reloads.successful = False
+                config, before = before, None
+                continue
             lost += lines
             listen = (config.listen, address)
             if signals.new is None:
                 break
-            config, signals.new = signals.new, None
+            before, config, signals.new = config, signals.new, None
             _log.info("SIGHUP: going on with the configuration as it is now")
     if lost:
         raise UndeterminedError(
@@ -123,9 +140,13 @@ def _serve(
     announce: Callable[[str], None],
     file: Path | None,
     listen_from: str | None,
+    serving: Callable[[str, Iterable[str]], None],
 ) -> tuple[str, int]:
-    """Serve with one configuration until it is to end; return the address and how many lines were lost."""
-    setup, scraper = build(config)
+    """Serve with one configuration until it is to end; return the address and how many lines were lost.
+
+    `serving` is called with the addresses once nothing more keeps it from serving.
+    """
+    setup, scraper = build(config, signals.reloads)
     host, port = split_listen(listen)
     web = None if config.web_config is None else load_web(Path(config.web_config))
     recorder: Recorder | RotatingRecorder | None = None
@@ -172,6 +193,9 @@ def _serve(
         where = "" if recorder is None else f"; {recorder.describe()}"
         if setup.records is not None:
             where = "".join(f"; {name} on {at}" for name, at in setup.records.addresses.items()) + where
+        serving(server.address, () if setup.records is None else setup.records.addresses.values())
+        if signals.reloads.time_s is None or signals.reloads.successful:
+            signals.reloads.time_s = setup.clock.wall_s()
         scheme = "http" if web is None or web.context is None else "https"
         announce(f"serving {scheme}://{server.address}/metrics{where}")
         if recorder is not None or setup.stream.followers or setup.records is not None:

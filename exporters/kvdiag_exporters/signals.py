@@ -10,6 +10,7 @@ from types import FrameType
 
 from kvdiag.errors import KvdiagError
 from kvdiag_exporters.config import Config
+from kvdiag_exporters.reloading import Reloads
 
 _log = logging.getLogger(__name__)
 
@@ -18,10 +19,13 @@ LOOK_EVERY_S = 0.5
 
 
 class Signals:
-    """`new` is the configuration to go on with, once `wait` said that something is to be done; None: end."""
+    """`new` is the configuration to go on with, once `wait` said that something is to be done; None: end. `reloads`
+    says how the last one went.
+    """
 
     def __init__(self, reload: Callable[[], Config] | None) -> None:
         self.new: Config | None = None
+        self.reloads = Reloads()
         self._reload = reload
         self._woken = threading.Event()
         self._end = False
@@ -58,7 +62,9 @@ class Signals:
             return
         try:
             self.new = self._reload()
+            self.reloads.successful = True
         except KvdiagError as error:
+            self.reloads.successful = False
             _log.error("SIGHUP: the configuration stays as it is: %s", error)
 
 

@@ -36,6 +36,7 @@ proc/122/status = Name:\tpython3\\nTgid:\t121
 proc/130/stat = {STAT.format(pid=130, name="worker", parent=121, user=10, system=5, cuser=0, csystem=0, threads=1, start=6000)}
 proc/130/status = Name:\tworker\\nTgid:\t130\\nPPid:\t121\\nVmLck:\t 0 kB\\nVmPin:\t 0 kB\\nVmRSS:\t 1024 kB
 proc/130/task/130/children =
+proc/130/fd/
 """  # noqa: E501  (files as they are)
 
 RECORDS = (

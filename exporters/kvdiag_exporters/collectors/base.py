@@ -17,6 +17,7 @@ from kvdiag_exporters.stream import RecordStream
 
 if TYPE_CHECKING:
     from kvdiag_exporters.records.service import Records
+    from kvdiag_exporters.reloading import Reloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class Setup:
 
     `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
     records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel;
-    `probe_results` are the files, or patterns of them, that probes append to; `precedence` lets scrapes go first.
+    `probe_results` are the files, or patterns of them, that probes append to; `precedence` lets scrapes go first;
+    `reloads` says how the last one went.
     """
 
     node: str
@@ -64,6 +66,7 @@ class Setup:
     kernel_timing: bool = False
     probe_results: tuple[str, ...] = ()
     precedence: Precedence = field(default_factory=Precedence)
+    reloads: "Reloads | None" = None
 
     @property
     def clock(self) -> Clock:

@@ -50,7 +50,19 @@ LOST = Metric(
     help="Lines of the trace bundle that could not be written, because the disk is full or gone.",
 )
 
-METRICS = (LOST, BUILD, CPU, RESIDENT, DURATION, SUCCESS, AGE, MISSING)
+RELOADED = Metric(
+    name="kvdiag_exporter_config_last_reload_success",
+    kind="gauge",
+    help="1 where the last SIGHUP took up the configuration; 0 where it could not, and the one before goes on.",
+)
+RELOAD_TIME = Metric(
+    name="kvdiag_exporter_config_last_reload_success_timestamp_seconds",
+    kind="gauge",
+    unit="seconds",
+    help="When the configuration that is served was taken up, since the epoch.",
+)
+
+METRICS = (RELOADED, RELOAD_TIME, LOST, BUILD, CPU, RESIDENT, DURATION, SUCCESS, AGE, MISSING)
 
 
 class ExporterSelfCollector:
@@ -60,6 +72,11 @@ class ExporterSelfCollector:
 
     def collect(self) -> Iterator[Sample]:
         yield BUILD.sample(1.0, kvdiag.__version__)
+        reloads = self._setup.reloads
+        if reloads is not None:
+            yield RELOADED.sample(float(reloads.successful))
+            if reloads.time_s is not None:
+                yield RELOAD_TIME.sample(reloads.time_s)
         yield LOST.sample(float(self._setup.stream.lost_lines))
         # Below another root process ids may be those of another pid namespace; its own is always right for itself.
         tree = Tree(Path("/")) if self._setup.context.live else self._setup.tree

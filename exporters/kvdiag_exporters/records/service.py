@@ -97,10 +97,7 @@ class Records:
 
         UnavailableError where an address cannot be listened on, UndeterminedError where a package is missing.
         """
-        for field, packages in _PACKAGES.items():
-            if getattr(self.config, field) is not None:
-                for package in packages:
-                    _require(package, field)
+        require_packages(self.config)
         with ExitStack() as failing:
             failing.callback(self._receiving.close)
             self.intake.start()
@@ -166,6 +163,14 @@ class Records:
             pieces = self.followers.poll()
             if pieces:
                 self.hub.take(pieces)
+
+
+def require_packages(config: RecordsConfig) -> None:
+    """Raise UndeterminedError where a package that a field needs is not installed."""
+    for field, packages in _PACKAGES.items():
+        if getattr(config, field) is not None:
+            for package in packages:
+                _require(package, field)
 
 
 def _require(package: str, field: str) -> None:
