@@ -37,8 +37,8 @@ lab-shell: $(VENV)/.dev
 	$(BIN)/python tests/lab/shell.py $(LAB_ARGS)
 
 bench: $(VENV)/.dev
-	./tools/apt-install $(TEST_PACKAGES)
-	$(BIN)/python benchmarks/perftest_compare.py
+	./tools/apt-install $(TEST_PACKAGES) gcc libc6-dev libibverbs-dev
+	$(BIN)/python -m benchmarks.perftest_compare $(BENCH_ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
