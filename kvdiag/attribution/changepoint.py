@@ -1,7 +1,9 @@
-"""Where the incident begins, when nobody said: CUSUM over time bins of TTFT without its queue, and of every stage."""
+"""Where the incident begins, when nobody said: CUSUM over bins of TTFT less its queue, stages, and their drivers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,10 @@ THRESHOLD = 2.2
 RANGE_THRESHOLD = 3.0
 """Of the CUSUM's range (a stretch with two ends): 2.55 is as rare as THRESHOLD is for one (Kuiper's distribution),
 raised until series without a change exceed it no more often than that one (60 simulated recordings)."""
+ARRIVALS = "arrivals"
+OUTSIDE_THRESHOLD = 3.0
+"""Of arrivals and counters. Load comes in waves: 1.4 at most without a change of it, 6 where it became three times as
+much; sent again is next to nothing until packets are lost."""
 LEAST_BLOCKS = 8
 TYPICAL = 0.5
 """A stretch differs in its typical bin too, by half of the difference of means; a few stalls in it do not count."""
@@ -46,10 +52,13 @@ class ChangePoint:
     stop_s: float = np.inf
 
 
-def strongest_change(stages: StageMatrix, arrival_s: Floats) -> tuple[ChangePoint | None, ChangePoint | None]:
+def strongest_change(
+    stages: StageMatrix, arrival_s: Floats, counters: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({})
+) -> tuple[ChangePoint | None, ChangePoint | None]:
     """Return the change point and the strongest candidate (the same, or one that stayed below the threshold).
 
-    The queue is left out of the series: it wanders for minutes under an unchanged load.
+    The queue is left out of the series: it wanders for minutes under an unchanged load. That more requests come is a
+    change point of its own, and so is what `counters` tell, where TTFT rose with it: each gives its total at any time.
     """
     best = None
     first, span = float(arrival_s[0]), float(arrival_s[-1] - arrival_s[0])
@@ -59,11 +68,13 @@ def strongest_change(stages: StageMatrix, arrival_s: Floats) -> tuple[ChangePoin
     index = np.minimum(((arrival_s - first) / span * bins).astype(int), bins - 1)
     count = np.bincount(index, minlength=bins)
     least = max(LEAST_SHARE * float(np.median(stages.ttft_s)), 1e-9)
-    for name in (WITHOUT_QUEUE, *(one for one in stages.names if one != "queue_s")):
-        values = stages.series(name)
+    edges = first + span * np.arange(bins + 1) / bins
+    outside = {ARRIVALS: count} | {name: np.maximum(np.diff(total(edges)), 0.0) for name, total in counters.items()}
+    for name in (WITHOUT_QUEUE, *(one for one in stages.names if one != "queue_s"), *outside):
+        values = stages.ttft_s if name in outside else stages.series(name)
         logs = np.log(np.maximum(values, 0.0) + least)
         means = np.bincount(index, weights=logs, minlength=bins) / np.maximum(count, 1)
-        filled = np.where(count > 0, means, means[count > 0].mean())
+        filled = np.log1p(outside[name]) if name in outside else np.where(count > 0, means, means[count > 0].mean())
         found = _cusum(filled)
         if found is None:
             continue
@@ -74,6 +85,8 @@ def strongest_change(stages: StageMatrix, arrival_s: Floats) -> tuple[ChangePoin
             continue
         change = float(values[inside].mean() - values[~inside].mean())
         candidate = ChangePoint(split, name, statistic, change, stop)
+        if name in outside and (statistic < OUTSIDE_THRESHOLD or change < 0):
+            continue
         if abs(change) >= LEAST_EFFECT * stages.ttft_s.mean() and (best is None or statistic > best.statistic):
             best = candidate
     return (best if best is not None and best.statistic > THRESHOLD else None), best

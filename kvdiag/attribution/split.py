@@ -1,15 +1,18 @@
 """Which part of the period is the baseline and which the incident, and who said so."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from kvdiag.attribution.changepoint import THRESHOLD, ChangePoint, changes, strongest_change
+from kvdiag.attribution.changepoint import OUTSIDE_THRESHOLD, THRESHOLD, ChangePoint, changes, strongest_change
 from kvdiag.attribution.frame import Floats
-from kvdiag.derive.stages import StageMatrix
+from kvdiag.derive.stages import WITHOUT_QUEUE, StageMatrix
 from kvdiag.errors import UsageError
-from kvdiag.model.bundle import Bundle
+from kvdiag.model.bundle import Bundle, CounterSeries
 
+SENT_AGAIN = ("nic.retransmits", "nic.ack_timeouts")
 LEAST_PERIOD = 0.1
 """Neither period may hold less than a tenth of the requests, where both were only found."""
 
@@ -51,7 +54,7 @@ def choose_split(
     if announced is not None and first < announced <= last:
         return Split(announced, f"announced with the recording: {_offset(announced, arrival)}")
     why = "" if announced is None else "; the announced start lies outside the recorded arrivals"
-    change, candidate = strongest_change(stages, arrival)
+    change, candidate = strongest_change(stages, arrival, _lost(bundle))
     if change is not None:
         return _between_changes(stages, arrival, change, why)
     if candidate is None:
@@ -60,12 +63,29 @@ def choose_split(
     return Split(None, f"{how}, has statistic {candidate.statistic:.2f} below {THRESHOLD:g}{why}", candidate)
 
 
+def _lost(bundle: Bundle) -> dict[str, Callable[[Floats], Floats]]:
+    """Return the totals over time of what was sent again at each port: next to nothing until packets are lost."""
+    return {
+        " ".join(filter(None, (one.metric, "@", one.node, one.device))): partial(_total, one)
+        for one in bundle.series
+        if one.metric in SENT_AGAIN and int(np.isfinite(one.value).sum()) > 1
+    }
+
+
+def _total(series: CounterSeries, at_s: Floats) -> Floats:
+    known = np.isfinite(series.value)
+    total: Floats = np.interp(at_s, series.time_s[known], series.value[known])
+    return total
+
+
 def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, why: str) -> Split:
     """Return the stretch between two change points (or an end) that differs most from the rest, and is the worse."""
-    found = changes(stages, arrival, change)
+    driven = change.series not in (WITHOUT_QUEUE, *stages.names)
+    # What drives the stages says when it began and ended; how bad it was at which time is another matter.
+    found = (change,) if driven else changes(stages, arrival, change)
     ends = {end for one in found for end in (one.split_s, one.stop_s) if np.isfinite(end)}
     edges = [-np.inf, *sorted(ends), np.inf]
-    series = stages.series(change.series)
+    series = stages.ttft_s if driven else stages.series(change.series)
     best: tuple[float, float, float] | None = None
     for i, begin in enumerate(edges[:-1]):
         for stop in edges[i + 1 :]:
@@ -77,8 +97,9 @@ def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, 
             worse = stages.ttft_s[inside].mean() >= stages.ttft_s[~inside].mean()
             if worse and (best is None or contrast > best[0]):
                 best = (float(contrast), begin, stop)
+    threshold = OUTSIDE_THRESHOLD if driven else THRESHOLD
     how = "found by CUSUM: " + "; ".join(
-        f"{one.series} (statistic {one.statistic:.2f}, threshold {THRESHOLD:g}; mean {one.change_s * 1e3:+.3g} ms) "
+        f"{one.series} (statistic {one.statistic:.2f}, threshold {threshold:g}; mean {one.change_s * 1e3:+.3g} ms) "
         f"{_offset(one.split_s, arrival)}"
         + (f" until {one.stop_s - arrival[0]:.1f} s" if np.isfinite(one.stop_s) else "")
         for one in found
@@ -86,11 +107,24 @@ def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, 
     if best is None:
         return Split(change.split_s, how + why, change)
     _, begin, stop = best
+    if np.isfinite(begin) and np.isfinite(stop) and _goes_on(stages, arrival, begin, stop):
+        return Split(float(begin), f"{how}; after the worst, until {stop - arrival[0]:.1f} s, it goes on{why}", change)
     if begin == -np.inf:
         how += "; what comes first is the worse, and what follows the baseline"
     elif stop < np.inf:
         how += f"; from {begin - arrival[0]:.1f} to {stop - arrival[0]:.1f} s is the worse, the rest the baseline"
     return Split(float(begin), how + why, change, float(stop))
+
+
+def _goes_on(stages: StageMatrix, arrival: Floats, begin: float, stop: float) -> bool:
+    """Whether what follows a stretch is worse than what came before it: with the stretch cut out, it still changes."""
+    rest = (arrival < begin) | (arrival >= stop)
+    joined = np.where(arrival >= stop, arrival - (stop - begin), arrival)[rest]
+    change, _ = strongest_change(stages.rows(rest), joined)
+    near = LEAST_PERIOD * float(arrival[-1] - arrival[0])
+    return (
+        change is not None and change.change_s > 0 and abs(change.split_s - begin) <= near and change.stop_s == np.inf
+    )
 
 
 def _inside(flag: str, given_s: float, first: float, last: float) -> None:

@@ -217,12 +217,18 @@ def _order(columns: Columns, score: Floats, passes: tuple[bool, ...], critical: 
     return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))
 
 
-def _explained(columns: Columns, point: Ledger) -> float:
-    """Return which share of the excess causes explain (positive parts), leaving aside the waits, which are symptoms."""
+def _explained(columns: Columns, point: Ledger) -> Floats:
+    """Return by cause which share of the excess causes explain (positive parts), leaving aside waits, the symptoms.
+
+    What was asked for in excess shows in the queue itself: that part counts for the cause that it is booked to.
+    """
     outside = [s for s, name in enumerate(columns.stages) if name not in WAITS]
     by_cause = np.maximum(point.by_stage[0, outside].sum(axis=0), 0.0)
-    whole = float(by_cause.sum())
-    return 1.0 if whole <= 0 else float(by_cause[:-1].sum() / whole)
+    queue = [s for s, name in enumerate(columns.stages) if name == QUEUE]
+    own = np.maximum(point.by_stage[0, queue, :-1].sum(axis=0), 0.0)
+    own = np.where([one.cause.workload for one in columns.mechanisms], own, 0.0)
+    whole = float(by_cause.sum()) + own
+    return np.where(whole > 0, (float(by_cause[:-1].sum()) + own) / np.where(whole > 0, whole, 1.0), 1.0)
 
 
 def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99: TailChange) -> Verdict:

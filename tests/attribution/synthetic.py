@@ -76,6 +76,13 @@ def simulate(world: World) -> Bundle:
         limit = LINK_BYTES_PER_S / (1 + 5 * world.size)
         wire = np.where(late, np.maximum(wire, size / limit * random.uniform(1.0, 1.03, count)), wire)
     first = 0.004 * slow * _jitter(random, count, world) + _stalls(random, count, world)
+    if world.fault == "loss":  # at first the sender finds no speed at all, then some transfers wait to send again
+        worst = world.size * np.where(arrival < half + world.seconds / 10, 0.3, 0.06)
+        wire += np.where(late & (random.random(count) < 0.5), random.exponential(worst), 0.0)
+    if world.fault == "delay":
+        wire += np.where(late, 0.02 * world.size, 0.0)
+    if world.fault == "pause":  # for a quarter of the time nothing is seen to arrive
+        wire = np.where(late & ((arrival + wire) % 1.6 < 0.4), wire + 0.4 - (arrival + wire) % 1.6, wire)
     held = prefill + register + post + wire + first
     queue, pull = np.zeros(count), np.zeros(count)
     if world.serial:
@@ -155,7 +162,8 @@ def _counters(
     order = np.argsort(done)
     moved = np.concatenate([[0.0], np.cumsum(size[order])])[index]
     slowed = late & (world.fault in ("link", "layout"))
-    resent = np.concatenate([[0.0], np.cumsum(random.poisson(0.01 + slowed * 0.5)[order])])[index]
+    lost = 20.0 * (late & (world.fault == "loss"))
+    resent = np.concatenate([[0.0], np.cumsum(random.poisson(0.01 + slowed * 0.5 + lost)[order])])[index]
     registered = np.where(late & (world.fault == "registration"), 1.0, 0.0)
     if world.registered_bytes:
         amount = 8e9 + np.concatenate([[0.0], np.cumsum((size * registered)[order])])[index]

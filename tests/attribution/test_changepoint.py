@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from kvdiag.attribution.changepoint import bridge_tail, strongest_change
+from kvdiag.attribution.changepoint import ARRIVALS, bridge_tail, strongest_change
+from kvdiag.attribution.split import choose_split
 from kvdiag.derive.stages import stage_matrix
 from tests.attribution.synthetic import START_S, World, simulate
 
@@ -17,6 +19,38 @@ def test_finds_when_and_in_which_stage(fault: str, series: str) -> None:
     assert change == candidate
     assert change.series == series
     assert abs(change.split_s - START_S - 30) < 1.0
+
+
+def test_finds_that_more_requests_come_where_only_the_queue_tells() -> None:
+    for seed in range(5):
+        bundle = simulate(World(seed=seed, arrivals_drift=3.0, noise=0.3))
+        change, _ = strongest_change(stage_matrix(bundle.requests), bundle.requests.numbers["arrival_s"])
+        assert change is not None
+        assert (change.series, change.stop_s) == (ARRIVALS, np.inf)
+        assert abs(change.split_s - START_S - 30) < 2.0
+
+
+def test_what_is_sent_again_tells_when_packets_began_to_be_lost() -> None:
+    for seed in range(5):
+        bundle = replace(
+            simulate(World(seed=seed, fault="loss", size=0.2, serial=False, slot=True)), incident_start_s=None
+        )
+        split = choose_split(bundle, stage_matrix(bundle.requests), None)
+        assert split.at_s is not None
+        assert split.how.startswith("found by CUSUM: nic.retransmits @ prefill (statistic")
+        assert abs(split.at_s - START_S - 30) < 2.0
+        assert split.stop_s == np.inf
+
+
+def test_counters_with_holes_or_a_restart_do_no_harm() -> None:
+    bundle = simulate(World(seed=1, fault="loss"))
+    for one in bundle.series:
+        if one.metric == "nic.retransmits":
+            one.value[10:14] = np.nan
+            one.value[40:] -= one.value[40]
+    split = choose_split(replace(bundle, incident_start_s=None), stage_matrix(bundle.requests), None)
+    assert split.at_s is not None
+    assert abs(split.at_s - START_S - 30) < 2.0
 
 
 def test_mostly_finds_nothing_where_nothing_changed() -> None:

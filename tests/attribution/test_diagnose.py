@@ -13,6 +13,8 @@ from kvdiag.model.bundle import Bundle
 from tests.attribution.synthetic import START_S, World, simulate
 
 FAULTS = {
+    "delay": "fabric.link_degraded",
+    "loss": "fabric.loss",
     "registration": "registration.on_path",
     "layout": "layout.fragmented",
     "link": "fabric.link_degraded",
@@ -28,6 +30,7 @@ TAXONOMY = {
     "connection.setup",
     "connection.exhaustion",
     "layout.fragmented",
+    "schedule.host_contention",
     "schedule.prefill_queue",
     "schedule.serial_pull",
     "schedule.decode_admission",
@@ -86,6 +89,19 @@ def test_drifting_load_and_prompts_are_never_blamed_on_the_machines() -> None:
 
 def test_a_neighbour_that_slows_the_whole_machine_is_no_cause_of_the_list() -> None:
     assert set(_named([World(seed=seed, neighbour=slow) for seed in range(15) for slow in (1.5, 2.5)])) == {None}
+
+
+def test_three_times_as_many_requests_are_what_is_named_though_three_times_as_much_is_sent_again() -> None:
+    worlds = [World(seed=seed, arrivals_drift=3.0, requests=300, serial=False, slot=True) for seed in range(10)]
+    named = _named(worlds, announced=False)
+    assert named.keys() <= {"schedule.prefill_queue", None}
+    assert named["schedule.prefill_queue"] >= 9
+
+
+def test_a_peer_that_pauses_is_no_cause_of_the_list_and_no_quiet_either() -> None:
+    for seed in range(10):
+        verdict = diagnose(simulate(World(seed=seed, fault="pause"))).verdict
+        assert (verdict.status, verdict.cause) == ("abstain", None)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,12 +1,13 @@
-"""fabric.link_degraded: a link runs slower than it did, for every byte, without loss or congestion marks."""
+"""fabric.link_degraded: a link runs slower than it did, or its way became longer, without loss or marks."""
 
 import numpy as np
 
 from kvdiag.attribution.causes.base import SEEN, SHAPE, UNCLEAR, Cause, Dose, Floats, by_wire_time, positive
 from kvdiag.attribution.causes.fabric_loss import METRICS as LOSS
 from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
-from kvdiag.attribution.ceiling import Ceiling, goodput_ceilings, host_slowdown
-from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
+from kvdiag.attribution.frame import Frame, Role
+from kvdiag.attribution.latency import transfer_floors
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -80,13 +81,14 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
     layout = layout_dose(frame)
     if isinstance(layout, Dose) and layout.moved:
         return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link", False
-    ceilings = goodput_ceilings(frame)
-    if isinstance(ceilings, Missing):
-        return np.zeros(frame.rows), [], str(ceilings.missing), False
     slow, lines, sharp = np.zeros(frame.rows), list[Evidence](), list[bool]()
     host = host_slowdown(frame)
+    ceilings = goodput_ceilings(frame)
+    if isinstance(ceilings, Missing):
+        slow, lines = _longer_way(frame, host, lines)
+        return slow, lines, "" if lines else str(ceilings.missing), False
     for ceiling in ceilings:
-        if _elsewhere(frame, ceiling):
+        if _elsewhere(frame, ceiling.role, ceiling.node):
             continue
         line = Evidence(
             name=f"goodput of large transfers @ {ceiling.node}, best tenth",
@@ -103,17 +105,41 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
             sharp.append(ceiling.sharpness > SHARP)
         else:
             lines.append(line)
+    if not sharp:
+        slow, lines = _longer_way(frame, host, lines)
     return slow, lines[:3], "", bool(sharp) and all(sharp)
 
 
-def _elsewhere(frame: Frame, ceiling: Ceiling) -> bool:
+def _longer_way(frame: Frame, host: float, lines: list[Evidence]) -> tuple[Floats, list[Evidence]]:
+    """Return the slowness of nodes whose every transfer takes longer by about as much, and evidence, `lines` last."""
+    slow, found = np.zeros(frame.rows), list[Evidence]()
+    floors = transfer_floors(frame)
+    for floor in () if isinstance(floors, Missing) else floors:
+        if not floor.is_longer(host) or _elsewhere(frame, floor.role, floor.node):
+            continue
+        labels = frame.nodes(floor.role)
+        rows = (labels.codes == labels.names.index(floor.node)) & frame.incident
+        slow[rows] = np.maximum(slow[rows], floor.after / floor.before - 1)
+        found.append(
+            Evidence(
+                name=f"wire seconds of small transfers @ {floor.node}, quickest tenth",
+                value=f"{floor.before * 1e3:.3g} → {floor.after * 1e3:.3g} ms; their median rose by "
+                f"{floor.middle * 1e3:.3g} ms; other stages of the hosts {host:.2f}× as slow",
+                source="requests, wire_s of transfers of at most median size",
+                threshold=floor.rule,
+            )
+        )
+    return slow, found + lines
+
+
+def _elsewhere(frame: Frame, role: Role, node: str) -> bool:
     """Whether the node's NIC saw much less of the requests' bytes than before: they took another way, such as TCP."""
     size = frame.number("bytes")
-    rate = frame.rates("nic.rx_bytes" if ceiling.role == "decode" else "nic.tx_bytes").get(ceiling.node)
+    rate = frame.rates("nic.rx_bytes" if role == "decode" else "nic.tx_bytes").get(node)
     if size is None or rate is None or not rate.base > 0:
         return False
-    labels = frame.nodes(ceiling.role)
-    here = labels.codes == labels.names.index(ceiling.node)
+    labels = frame.nodes(role)
+    here = labels.codes == labels.names.index(node)
     spans = (frame.period_s(incident=False), frame.period_s(incident=True))
     offered = [
         float(size[here & rows].sum()) / max(span, 1e-9)
@@ -127,5 +153,5 @@ CAUSE = Cause(
     stages=("pull_wait_s", "wire_s"),
     dose=dose,
     action="check the link's speed, width and error counters at the nodes named (cable, optics, negotiated rate, a "
-    "rate limit or traffic shaper), and compare with a bandwidth probe between the same pair",
+    "rate limit or traffic shaper, another route), and compare with bandwidth and latency probes between the same pair",
 )

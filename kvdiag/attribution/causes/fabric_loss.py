@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose, by_wire_time, positive, rate_evidence
-from kvdiag.attribution.frame import Frame, NodeRate
+from kvdiag.attribution.frame import Floats, Frame, NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -22,6 +22,7 @@ def dose(frame: Frame) -> Dose | Missing:
     events = np.zeros(frame.rows)
     moved: list[tuple[str, NodeRate]] = []
     seen = False
+    grown = 1.0 if frame.standing else _traffic_growth(frame, size)
     for metric in METRICS:
         for role in ("prefill", "decode"):
             now = frame.around(metric, role)
@@ -32,7 +33,7 @@ def dose(frame: Frame) -> Dose | Missing:
         moved += [
             (metric, rate)
             for rate in frame.rates(metric).values()
-            if rate.incident > FACTOR * rate.base and rate.incident - rate.base > LEAST
+            if rate.incident > FACTOR * grown * rate.base and rate.incident - grown * rate.base > LEAST
         ]
     if not seen:
         return Missing(f"none of {', '.join(METRICS)} was recorded at the nodes of the requests")
@@ -52,6 +53,15 @@ def dose(frame: Frame) -> Dose | Missing:
         moved=bool(moved),
         evidence=lines,
     )
+
+
+def _traffic_growth(frame: Frame, size: Floats) -> float:
+    """Return by which factor the bytes per second grew, at least 1: more traffic loses more at the same quality."""
+    offered = [
+        float(size[rows].sum()) / max(frame.period_s(incident=incident), 1e-9)
+        for rows, incident in ((~frame.incident, False), (frame.incident, True))
+    ]
+    return max(1.0, offered[1] / offered[0]) if offered[0] > 0 else 1.0
 
 
 CAUSE = Cause(

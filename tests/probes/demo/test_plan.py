@@ -61,6 +61,8 @@ def test_what_is_done_to_a_link_needs_one(fault: str) -> None:
         ("loss", "abstain", None, False),
         ("none", "no_change", None, True),
         ("none", "abstain", None, True),
+        ("none", "cause", "schedule.host_contention", True),
+        ("none", "cause", "fabric.loss", False),
         ("pause", "abstain", None, True),
         ("pause", "no_change", None, False),
         ("pause", "cause", "fabric.loss", False),
