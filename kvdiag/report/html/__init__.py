@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvdiag.model.report import ReportItem, ReportSummary
-from kvdiag.report.html.page import page
+from kvdiag.report.html.page import lay_out
 from kvdiag.report.html.parts import part
 
 
@@ -23,5 +23,5 @@ def render(items: Sequence[ReportItem], *, version: str, host: str, time: str) -
     )
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} inputs"
     return Rendered(
-        html=page(parts, summaries, title=title, version=version, host=host, time=time), summaries=summaries
+        html=lay_out(parts, summaries, title=title, version=version, host=host, time=time), summaries=summaries
     )

@@ -29,7 +29,7 @@ def harmless(text: str) -> str:
     return text.translate(_UNSEEN).encode("utf-8", "backslashreplace").decode()
 
 
-def page(
+def lay_out(
     parts: Sequence[Part], summaries: Sequence[ReportSummary], *, title: str, version: str, host: str, time: str
 ) -> str:
     """Return the whole page; every text from inputs is escaped, and scripts run only if their hash is in the policy."""
