@@ -16,6 +16,7 @@ from kvdiag.sources.base import Context
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.derived.base import create_all as derive_all
+from kvdiag_exporters.memory import give_back_freed_memory
 from kvdiag_exporters.precedence import short_waits
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.reloading import Reloads, Running, check
@@ -107,6 +108,7 @@ def run(
         before = None
         running = Running(config=config, ports=frozenset(int(one.rpartition(":")[2]) for one in (address, *others)))
 
+    give_back_freed_memory()
     with short_waits(), handled(None if reload is None else checked) as signals:
         while True:
             # A free port that was once chosen is kept: whoever scrapes knows no other.

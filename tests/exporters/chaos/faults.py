@@ -92,9 +92,7 @@ def port_gone(target: Target) -> Iterator[None]:
         device.rename(away)
         with _released(world):
             yield
-        away.rename(device)
-        for path in inside:
-            world.heal(path)
+        world.come_back(away, device, inside)
 
 
 @contextmanager
@@ -122,9 +120,7 @@ def process_gone(target: Target) -> Iterator[None]:
         folder.rename(away)
         with _released(world):
             yield
-        away.rename(folder)
-        for path in inside:
-            world.heal(path)
+        world.come_back(away, folder, inside)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import re
 import shutil
 import struct
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,7 +101,7 @@ class World:
         self.files = {
             "host": [one for one in self.templates if "121" not in one.parts],
             "process": sorted(
-                one for one in (root / "proc/121").rglob("*") if one.is_file() and "net" not in one.parts
+                one for one in (root / "proc/121").rglob("*") if one.is_file() and not {"net", "fd"} & {*one.parts}
             ),
             "nixl": sorted((host / "nixl").iterdir()),
         }
@@ -155,7 +156,15 @@ class World:
                 shutil.copyfile(whole, beside)
                 beside.replace(path)
 
-    def _write(self, path: Path) -> None:
+    def come_back(self, away: Path, folder: Path, inside: Iterable[Path]) -> None:
+        """Put a folder back with all files as they are to be now: no reader sees old ones."""
+        for path in inside:
+            self.struck.discard(path)
+            if path in self.templates:
+                self._write(path, away / path.relative_to(folder))
+        away.rename(folder)
+
+    def _write(self, path: Path, place: Path | None = None) -> None:
         """Write a growing file at once, as the kernel gives it: no reader sees half of it."""
         factor = self.host.now
         text = self.templates[path]
@@ -166,7 +175,7 @@ class World:
         )
         beside = self.folder / "beside"
         beside.write_text(scaled)
-        beside.replace(path)
+        beside.replace(place or path)
 
     def close(self) -> None:
         for engine in self.engines.values():
