@@ -16,6 +16,8 @@ UNEXPLAINED_ACTION = (
     "collect what could tell causes apart here (see what was missing), or look at the stage with the largest excess"
 )
 INTERVAL = (0.05, 0.95)
+CHUNK_ROWS = 100_000
+"""Taken at a time, so that a million rows need no more memory than their columns."""
 
 
 def period(total: Floats, spans: Spans) -> Period:
@@ -76,9 +78,14 @@ def quantile_excess(total: Floats, seconds: Floats, q: float) -> Floats:
 
 def row_seconds(frame: Frame, columns: Columns, point: Ledger) -> Floats:
     """Return seconds of every request by mechanism, "unexplained" last."""
-    seconds: Floats = np.where(
-        frame.incident[:, None], columns.matrix @ point.incident_weights[0].T, columns.matrix @ point.base_weights[0].T
-    )
+    seconds = np.empty((frame.rows, point.base_weights.shape[1]))
+    for start in range(0, frame.rows, CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        seconds[rows] = np.where(
+            frame.incident[rows, None],
+            columns.matrix[rows] @ point.incident_weights[0].T,
+            columns.matrix[rows] @ point.base_weights[0].T,
+        )
     return seconds
 
 

@@ -17,6 +17,8 @@ WINSOR = 0.995
 """Slopes are learnt from stages cut at this quantile of each period: one stalled request must not tilt a line."""
 
 
+Scaled = tuple[Floats, float]
+"""A column, and by what it is divided."""
 Pushes = dict[tuple[str, int], Floats]
 """Waited seconds of every request, by waiting stage and index of the mechanism that lengthened the service."""
 
@@ -106,13 +108,13 @@ def build_columns(
     pushes = pushes or {}
     stages = frame.stages.names
     fine = [set(fine_stages(name)) for name in stages]
-    driver_columns, driver_of, driver_stages, by_load = [], list[int](), [], set[int]()
+    driver_columns, driver_of, driver_stages, by_load = list[Scaled](), list[int](), [], set[int]()
     shared: dict[int, dict[int, float]] = {}
     positions = {mechanism.cause.id: index for index, mechanism in enumerate(found)}
-    dose_columns, dose_of, ceilings, turn = [], [], [], []
+    dose_columns, dose_of, ceilings, turn = list[Scaled](), [], [], []
     for index, mechanism in enumerate(found):
         for driver in () if isinstance(mechanism.drivers, Missing) else mechanism.drivers:
-            driver_columns.append(driver.column / _size(driver.column))
+            driver_columns.append((driver.column, _size(driver.column)))
             if driver.by_load:
                 by_load.add(len(driver_of))
             shared[len(driver_of)] = {positions[one]: part for one, part in driver.shared.items() if one in positions}
@@ -121,28 +123,29 @@ def build_columns(
         dose = mechanism.active_dose
         if dose is not None:
             sizes = [_size(column) for column in dose.columns]
-            dose_columns += [column / one for column, one in zip(dose.columns, sizes, strict=True)]
+            dose_columns += zip(dose.columns, sizes, strict=True)
             ceilings += [ceiling * one for ceiling, one in zip(dose.ceilings, sizes, strict=True)]
             dose_of += [index] * len(dose.columns)
             turn += [dose.turn] * len(dose.columns)
     size = frame.number("bytes")
     step = frame.incident.astype(np.float64)
     unknown = [step, step if size is None else step * size / max(float(size.mean()), 1.0)]
-    groups = [
-        [np.ones(frame.rows)],
+    raw = [(frame.stages.seconds[:, s], 1.0) for s in range(len(stages))]
+    groups: list[list[Scaled]] = [
+        [(np.ones(frame.rows), 1.0)],
         driver_columns,
         dose_columns,
-        unknown,
-        list(pushes.values()),
-        [_cut(frame.stages.seconds[:, s], frame.incident) for s in range(len(stages))],
-        [frame.stages.seconds[:, s] for s in range(len(stages))],
+        [(column, 1.0) for column in unknown],
+        [(column, 1.0) for column in pushes.values()],
+        raw,  # cut when it is written: of a million rows, there is no room for each column twice
+        raw,
     ]
     edges = np.cumsum([0, *(len(group) for group in groups)]).tolist()
     slices = [slice(a, b) for a, b in pairwise(edges)]
     return Columns(
         mechanisms=found,
         stages=stages,
-        matrix=np.column_stack([column for group in groups for column in group]),
+        matrix=_matrix(frame, groups, slices[5]),
         drivers=slices[1],
         doses=slices[2],
         unknown=slices[3],
@@ -164,6 +167,15 @@ def build_columns(
         driver_by_load=frozenset(by_load),
         driver_shared=shared,
     )
+
+
+def _matrix(frame: Frame, groups: list[list[Scaled]], cut: slice) -> Floats:
+    """Return the columns side by side, each divided by its size, those of `cut` winsorised."""
+    every = [one for group in groups for one in group]
+    matrix = np.empty((frame.rows, len(every)))
+    for place, (column, size) in enumerate(every):
+        matrix[:, place] = _cut(column, frame.incident) if cut.start <= place < cut.stop else column / size
+    return matrix
 
 
 def _size(column: Floats) -> float:

@@ -52,6 +52,7 @@ HEALTHY_ZERO = frozenset(
     }
 )
 """What a warmed-up, healthy deployment does not do at all: without a baseline, zero is the expectation."""
+MANY_ROWS = 200_000
 WINDOWS_KEPT = 2
 """Of the intervals around the rows' transfers, by side and width: those of a million rows take 60 MB."""
 SPEED = "nic.link_gbps"
@@ -235,6 +236,12 @@ class Frame:
                 self._windows.pop(next(iter(self._windows)))
         self._windows[role, pad_s] = known
         return known
+
+    def relieve(self) -> None:
+        """Forget what was read of counters around each of very many rows: it is read again where it is asked for."""
+        if self.rows > MANY_ROWS:
+            self._around.clear()
+            self._windows.clear()
 
     def throughout(self) -> "Frame":
         """Return the frame without a baseline: all of it is in question; what was read of counters is shared."""

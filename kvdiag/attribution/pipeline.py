@@ -65,6 +65,7 @@ def _is_drift(cause: str | None) -> bool:
 
 def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -> Diagnosis:
     found = mechanisms(frame, discover())
+    frame.relieve()
     occupancies = find_occupancies(frame)
     columns = build_columns(frame, found, *_pushes(frame, found, occupancies))
     total = frame.stages.ttft_s
