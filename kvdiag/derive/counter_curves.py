@@ -11,6 +11,8 @@ from kvdiag.model.overview import CounterChart, CounterCurve
 MOST_METRICS = 6
 MOST_CURVES = 6
 MOST_CURVE_POINTS = 240
+LEAST_MOVED = 0.05
+"""Of the largest range: series of nodes that nothing cites and that moved less are left out."""
 MOST_UNNAMED = 3
 _CITED = re.compile(r"^counters, ([\w.]+)")
 
@@ -62,8 +64,12 @@ def _chart(
     ]
     if not curves:
         return None
-    curves.sort(key=lambda found: (found[0], -float(np.ptp(found[1].values)), found[1].series))
-    kept = sorted((curve for _, curve in curves[:MOST_CURVES]), key=lambda curve: curve.series)
+    largest = max(float(np.ptp(curve.values)) for _, curve in curves)
+    moved = [
+        (other, curve) for other, curve in curves if not other or float(np.ptp(curve.values)) >= LEAST_MOVED * largest
+    ]
+    moved.sort(key=lambda found: (found[0], -float(np.ptp(found[1].values)), found[1].series))
+    kept = sorted((curve for _, curve in moved[:MOST_CURVES]), key=lambda curve: curve.series)
     unit = info.unit if info is not None else ""
     return CounterChart(metric=metric, unit=unit, counts=counts, curves=tuple(kept), left_out=len(curves) - len(kept))
 

@@ -52,7 +52,7 @@ class Chart:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """`order` is what the column is sorted by (default: the text); `state` marks a badge; `strong` is set in bold;
-    `link` is the id of a place in the page.
+    `link` is the id of a place in the page, `note` stands small below the text.
     """
 
     text: str
@@ -61,6 +61,7 @@ class Cell:
     strong: bool = False
     code: bool = False
     link: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

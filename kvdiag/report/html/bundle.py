@@ -1,5 +1,6 @@
 """A trace bundle as blocks: which pair is slow, distributions, and what happened when."""
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
@@ -9,9 +10,11 @@ from kvdiag.model.missing import Missing
 from kvdiag.model.overview import CounterChart, EventMark, Overview, PairCell, PairMatrix, Quantiles, Timeline
 from kvdiag.report.html import charts, curves
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Lines, Section, cell, table
-from kvdiag.report.html.units import change, count, duration, number, percent
+from kvdiag.report.html.units import change, count, duration, number
 
 MOST_PAIR_ROWS = 60
+LEAST_S = 1e-6
+"""Shorter means count as this when two of them are compared."""
 
 
 def sections(overview: Overview, diagnosis: Diagnosis) -> tuple[Section, ...]:
@@ -57,7 +60,7 @@ def _pairs(pairs: PairMatrix | Missing) -> tuple[Block, ...]:
     least_px = 140 + 44 * len(pairs.decode_nodes)
     blocks: list[Block] = []
     known = [one for one in pairs.cells if one.mean_s is not None]
-    compared = [one for one in known if one.baseline_mean_s]
+    compared = [one for one in known if one.baseline_mean_s is not None]
     if known:
         worst = max(known, key=lambda one: one.mean_s or 0.0)
         said = f"slowest: {worst.prefill} → {worst.decode} with {duration(worst.mean_s)}"
@@ -70,8 +73,8 @@ def _pairs(pairs: PairMatrix | Missing) -> tuple[Block, ...]:
         )
     if compared:
         worst = max(compared, key=_moved)
-        said = f"largest rise: {worst.prefill} → {worst.decode}, {_signed(_moved(worst))}"
-        spec = _heat(pairs, compared, "change", _moved, diverging=True)
+        said = f"largest rise: {worst.prefill} → {worst.decode}, {_times(_moved(worst))}"
+        spec = _heat(pairs, compared, "times", _moved, diverging=True)
         blocks.append(
             Chart(title="Change against the baseline", summary=said, spec=spec, note=f"{said}.", least_px=least_px)
         )
@@ -93,7 +96,7 @@ def _heat(
                 "decode": one.decode,
                 "pair": f"{one.prefill} → {one.decode}",
                 "value": value,
-                "text": _signed(value) if diverging else duration(value),
+                "text": _times(value) if diverging else duration(value),
                 "dark": bool(dark),
                 "now": duration(one.mean_s),
                 "before": duration(one.baseline_mean_s),
@@ -105,11 +108,12 @@ def _heat(
 
 
 def _moved(one: PairCell) -> float:
-    return (one.mean_s or 0.0) / one.baseline_mean_s - 1 if one.baseline_mean_s else 0.0
+    """Return how many powers of two the pair is slower than its own baseline."""
+    return math.log2(max(one.mean_s or 0.0, LEAST_S) / max(one.baseline_mean_s or 0.0, LEAST_S))
 
 
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{percent(value)}"
+def _times(power: float) -> str:
+    return f"× {number(2.0**power, 2)}"
 
 
 def _pair_table(pairs: PairMatrix, named: str) -> Block:

@@ -123,7 +123,7 @@ def distribution(curves: Sequence[Row], marks: Sequence[Row]) -> dict[str, Any]:
     y = alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=5))
     periods = [name for name in PERIODS if any(row["period"] == name for row in curves)]
     chosen = [PERIOD_COLOURS[PERIODS.index(name)] for name in periods]
-    legend = alt.Legend(title=None) if len(periods) > 1 else None
+    legend = alt.Legend(title=None, symbolType="stroke") if len(periods) > 1 else None
     colour = alt.Color("period:N", scale=alt.Scale(domain=periods, range=chosen), legend=legend)
     patterns = [[6, 3] if name == "baseline" else [1, 0] for name in periods]
     dash = alt.StrokeDash("period:N", scale=alt.Scale(domain=periods, range=patterns), legend=legend)
@@ -151,7 +151,10 @@ def distribution(curves: Sequence[Row], marks: Sequence[Row]) -> dict[str, Any]:
 def heat(
     cells: Sequence[Row], prefill: Sequence[str], decode: Sequence[str], title: str, *, diverging: bool
 ) -> dict[str, Any]:
-    """Return a matrix of pairs: cells of prefill, decode, value, text, dark (whether its colour is), and tooltips."""
+    """Return a matrix of pairs: cells of prefill, decode, value, text, dark (whether its colour is), and tooltips.
+
+    `diverging`: values are powers of two, 0 in the middle.
+    """
     angle = -40 if len(decode) > 6 or max(map(len, decode), default=0) > 14 else 0
     base = alt.Chart(data(cells)).encode(
         x=alt.X(
@@ -171,9 +174,9 @@ def heat(
     )
     values = [row["value"] for row in cells]
     if diverging:
-        reach = max(max((abs(value) for value in values), default=1.0), 0.05)
+        reach = max(max((abs(value) for value in values), default=1.0), 0.1)
         scale = alt.Scale(scheme="blueorange", domain=[-reach, reach], domainMid=0)
-        labels = "(datum.value > 0 ? '+' : '') + format(datum.value * 100, '.3~r') + ' %'"
+        labels = "'× ' + format(pow(2, datum.value), '.2~r')"
     else:
         scale, labels = alt.Scale(scheme="cividis"), DURATION_LABEL.replace("~g", ".3~r")
     legend = alt.Legend(

@@ -265,18 +265,17 @@ def _stage_table(stages: list[StageShare], second: str) -> Table:
         said = "–" if excess is None else interval(excess, one.excess_low_s, one.excess_high_s)
         rows.append(
             (
-                Cell(_plain(one.stage), strong=True),
+                Cell(_plain(one.stage), strong=True, note=MEANING.get(_plain(one.stage), "")),
                 cell(duration(usual), usual),
                 cell(duration(one.mean_incident_s), one.mean_incident_s),
                 cell(said, excess),
                 cell(shares(one.share_of_variance, one.share_low, one.share_high), one.share_of_variance),
                 cell(percent(one.share_within), one.share_within),
                 cell(percent(one.share_between), one.share_between),
-                cell(MEANING.get(_plain(one.stage), "")),
             )
         )
     heads = ("stage", f"#mean, {'expected' if expected else 'baseline'}", f"#mean, {second}", "#excess (90 %)",
-             "#share of variance (90 %)", "#within periods", "#between periods", "what it is")  # fmt: skip
+             "#share of variance (90 %)", "#within periods", "#between periods")  # fmt: skip
     return table("Stages", heads, rows)
 
 
