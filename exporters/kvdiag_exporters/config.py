@@ -157,5 +157,6 @@ def _absolute(config: Config, base: Path) -> Config:
             )
             for one in config.engines
         ),
+        records=config.records and msgspec.structs.replace(config.records, web_config=place(config.records.web_config)),
         recorder=config.recorder and msgspec.structs.replace(config.recorder, path=str(base / config.recorder.path)),
     )

@@ -1,8 +1,8 @@
 """Giving memory back to the system: what one large request needed is not kept for ever.
 
-glibc keeps a heap for each few threads, up to eight for each core, and after the first large block that was freed it takes
-blocks up to that size from those heaps (mallopt(3), M_MMAP_THRESHOLD), whose freed memory mostly stays. A few exports of
-16 MiB in threads of their own left 250 MiB behind.
+glibc keeps a heap for each few threads, up to eight for each core, and after the first large block that was freed it
+takes blocks up to that size from those heaps (mallopt(3), M_MMAP_THRESHOLD), whose freed memory mostly stays. A few
+exports of 16 MiB in threads of their own left 250 MiB behind.
 """
 
 import ctypes

@@ -41,6 +41,12 @@ def check(found: Config, running: Running, file: Path | None, listen_from: str |
             from kvdiag_exporters.records.service import require_packages
 
             require_packages(found.records)
+            if found.records.web_config is not None:
+                web = load_web(Path(found.records.web_config))
+                if found.records.otlp_grpc is not None:
+                    from kvdiag_exporters.records.otlp_grpc import check_web
+
+                    check_web(web)
             for field in ("otlp_http", "otlp_grpc"):
                 address = getattr(found.records, field)
                 if address is not None:

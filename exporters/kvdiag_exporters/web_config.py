@@ -59,10 +59,14 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Web:
-    """What a server needs of a web-config file: `context` for TLS (None: plain HTTP), `headers`, and `allowed`."""
+    """What a server needs of a web-config file: `context` for TLS (None: plain HTTP), `headers`, and `allowed`.
 
-    def __init__(self, config: WebConfig, context: ssl.SSLContext | None) -> None:
+    `tls` are its settings and `base` the folder that their paths are relative to, for what makes its own context.
+    """
+
+    def __init__(self, config: WebConfig, context: ssl.SSLContext | None, base: Path = Path()) -> None:
         self.context = context
+        self.tls, self.base = config.tls_server_config, base
         self.headers = tuple(config.http_server_config.headers.items())
         self._users = config.basic_auth_users
         self._secret = secrets.token_bytes(32)
@@ -114,7 +118,8 @@ def load(path: Path) -> Web:
         raise InputError(f"{path}: {explain(error, WebConfig)}") from None
     if config.basic_auth_users:
         _library(path, "bcrypt", "bcrypt")
-    return Web(config, None if config.tls_server_config is None else _context(path, config.tls_server_config))
+    context = None if config.tls_server_config is None else _context(path, config.tls_server_config)
+    return Web(config, context, path.absolute().parent)
 
 
 def _library(path: Path, name: str, package: str) -> Any:

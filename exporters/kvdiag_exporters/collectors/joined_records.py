@@ -44,6 +44,7 @@ REFUSED = _counter(
     "OTLP connections refused (too many) or overdue (too slow), and requests rejected (no export).",
     "reason",
 )
+REJECTED = _counter("kvdiag_otlp_grpc_rejected_total", "OTLP calls over gRPC of nobody known, or that were no export.")
 EXPORTED = _counter("kvdiag_records_exported_total", "Requests sent on over OTLP, or dropped.", "result")
 LOGGED = _counter(
     "kvdiag_engine_log_events_total",
@@ -78,7 +79,7 @@ FAILED = _counter(
 )
 
 METRICS = (
-    SPANS, PIECES, REQUESTS, UNUSED, EVICTED, OPEN, INVALID, REFUSED, EXPORTED, LOGGED, DURATION, POST, BYTES,
+    SPANS, PIECES, REQUESTS, UNUSED, EVICTED, OPEN, INVALID, REFUSED, REJECTED, EXPORTED, LOGGED, DURATION, POST, BYTES,
     DESCRIPTORS, FAILED,
 )  # fmt: skip
 
@@ -134,6 +135,8 @@ class JoinedRecordsCollector:
         yield INVALID.sample(float(followers.invalid))
         for reason, value in self._records.received.items():
             yield REFUSED.sample(float(value), reason)
+        if self._records.grpc_rejected is not None:
+            yield REJECTED.sample(float(self._records.grpc_rejected))
         if self._records.export is not None:
             yield EXPORTED.sample(float(self._records.export.sent), "sent")
             yield EXPORTED.sample(float(self._records.export.dropped), "dropped")

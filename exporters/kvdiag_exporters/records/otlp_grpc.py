@@ -7,6 +7,7 @@ import grpc
 
 from kvdiag.errors import InputError, UnavailableError
 from kvdiag_exporters.records.otlp import MOST_BYTES, Export, from_protobuf
+from kvdiag_exporters.web_config import Web
 
 THREADS = 4
 MOST_CALLS = 64
@@ -29,13 +30,23 @@ Accept = Callable[[Export], bool | None]
 
 
 class OtlpGrpc:
-    """Listens until `stop`; `address` is HOST:PORT as bound."""
+    """Listens until `stop`; `address` is HOST:PORT as bound. `rejected` counts calls of nobody known to `web`, and
+    those that were no export. InputError where `web` asks for what gRPC's own TLS has not.
+    """
 
-    def __init__(self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, host: str, port: int, accept: Accept, most_bytes: int = MOST_BYTES, web: Web | None = None
+    ) -> None:
+        self.rejected = 0
+
         def export(body: bytes, context: grpc.ServicerContext) -> bytes:
+            if web is not None and not web.allowed(_authorization(context)):
+                self.rejected += 1
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "name and password, please")
             try:
                 taken = accept(from_protobuf(body))
             except InputError as error:
+                self.rejected += 1
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if taken is False:  # the code that OTLP's senders take for one to try again after
                 context.abort(grpc.StatusCode.UNAVAILABLE, "too much at a time; send this again later")
@@ -51,7 +62,14 @@ class OtlpGrpc:
         )
         shown = f"[{host}]" if ":" in host else host
         try:
-            bound = self._server.add_insecure_port(f"{shown}:{port}")
+            credentials = None if web is None else _credentials(web)
+            if credentials is None:
+                bound = self._server.add_insecure_port(f"{shown}:{port}")
+            else:
+                bound = self._server.add_secure_port(f"{shown}:{port}", credentials)
+        except InputError:
+            self._pool.shutdown(wait=False)
+            raise
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
             raise UnavailableError(
@@ -67,3 +85,39 @@ class OtlpGrpc:
         """Take no more calls; those in progress are cut after a tenth of a second."""
         self._server.stop(0.1).wait(0.3)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_web(web: Web) -> None:
+    """Raise InputError where a web-config asks for what gRPC's own TLS has not: never less than what is asked for."""
+    tls = web.tls
+    if tls is None:
+        return
+    for field, wanted, there in (
+        ("min_version", tls.min_version, ("TLS12",)),
+        ("max_version", tls.max_version, ("TLS13",)),
+        ("client_auth_type", tls.client_auth_type, ("NoClientCert", "RequireAndVerifyClientCert")),
+    ):
+        if wanted not in there:
+            raise InputError(
+                f"records.web_config: tls_server_config.{field} is {wanted}, and gRPC has only {' and '.join(there)}; "
+                "listen at otlp_http only, or change it"
+            )
+
+
+def _credentials(web: Web) -> grpc.ServerCredentials | None:
+    check_web(web)
+    tls = web.tls
+    if tls is None:
+        return None
+    required = tls.client_auth_type == "RequireAndVerifyClientCert"
+    authority = (web.base / tls.client_ca_file).read_bytes() if tls.client_ca_file is not None and required else None
+    pair = ((web.base / tls.key_file).read_bytes(), (web.base / tls.cert_file).read_bytes())
+    return grpc.ssl_server_credentials([pair], root_certificates=authority, require_client_auth=required)
+
+
+def _authorization(context: grpc.ServicerContext) -> str:
+    """Return the call's metadatum `authorization`, the header's name in HTTP/2."""
+    for key, value in context.invocation_metadata():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return ""

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kvdiag.derive.join import Joiner
@@ -24,9 +25,11 @@ from kvdiag_exporters.records.log_reader import LogReader
 from kvdiag_exporters.records.settings import RecordsConfig, split_address
 from kvdiag_exporters.records.window import RecordWindow
 from kvdiag_exporters.stream import RecordStream
+from kvdiag_exporters.web_config import load as load_web
 
 if TYPE_CHECKING:
     from kvdiag_exporters.records.otlp import Export
+    from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
     from kvdiag_exporters.records.otlp_http import OtlpHttp
 
 _log = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class Records:
         self.addresses: dict[str, str] = {}
         self.export: _Export | None = None
         self._http: OtlpHttp | None = None
+        self._grpc: OtlpGrpc | None = None
         self._receiving, self._ending = ExitStack(), ExitStack()
         self._stop = threading.Event()
         self._stopped = self._told = False
@@ -92,12 +96,18 @@ class Records:
     def received(self) -> dict[str, int]:
         return {} if self._http is None else self._http.counts
 
+    @property
+    def grpc_rejected(self) -> int | None:
+        """Calls that were refused; None where nobody listens."""
+        return None if self._grpc is None else self._grpc.rejected
+
     def start(self, stream: RecordStream) -> None:
         """Listen, follow and attribute.
 
         UnavailableError where an address cannot be listened on, UndeterminedError where a package is missing.
         """
         require_packages(self.config)
+        web = None if self.config.web_config is None else load_web(Path(self.config.web_config))
         with ExitStack() as failing:
             failing.callback(self._receiving.close)
             self.intake.start()
@@ -105,7 +115,7 @@ class Records:
             if self.config.otlp_http is not None:
                 from kvdiag_exporters.records.otlp_http import OtlpHttp
 
-                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self._accept)
+                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self._accept, web=web)
                 self._receiving.callback(http.stop)
                 self.addresses["otlp_http"] = http.address
                 self._http = http
@@ -113,7 +123,8 @@ class Records:
             if self.config.otlp_grpc is not None:
                 from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
 
-                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self._accept)
+                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self._accept, web=web)
+                self._grpc = grpc
                 self._receiving.callback(grpc.stop)
                 self.addresses["otlp_grpc"] = grpc.address
                 grpc.start()

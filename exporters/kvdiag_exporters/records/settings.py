@@ -17,12 +17,14 @@ class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     The other side is waited for `wait_s`; once both are there, further pieces `settle_s`.
 
-    `otlp_http` and `otlp_grpc` are ADDR:PORT, `export` the base URL of an OTLP/HTTP receiver. The attribution looks at
+    `otlp_http` and `otlp_grpc` are ADDR:PORT, both with the TLS and for the names and passwords of `web_config`;
+    `export` is the base URL of an OTLP/HTTP receiver. The attribution looks at
     the last `window_s` every `attribution_interval_s`; 0 switches it off.
     """
 
     otlp_http: _Text | None = None
     otlp_grpc: _Text | None = None
+    web_config: _Text | None = None
     wait_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.5
     export: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")] | None = None

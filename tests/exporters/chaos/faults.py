@@ -63,12 +63,13 @@ def files(group: str) -> Fault:
     def fault(target: Target) -> Iterator[None]:
         world = target.world
         with _trouble(target, group):
-            free = [one for one in world.files[group] if one not in world.struck]
-            struck = target.choose.sample(free, min(len(free), target.choose.randrange(1, 6)))
-            for path in struck:
-                world.strike(path)
-                kinds = ["vanished", "binary", "folder", "N/A"] + ["empty"] * (path.name != "children")
-                _damage(path, target.choose.choice(kinds), target.choose)
+            with world.writing:
+                free = [one for one in world.files[group] if one not in world.struck]
+                struck = target.choose.sample(free, min(len(free), target.choose.randrange(1, 6)))
+                for path in struck:
+                    world.strike(path)
+                    kinds = ["vanished", "binary", "folder", "N/A"] + ["empty"] * (path.name != "children")
+                    _damage(path, target.choose.choice(kinds), target.choose)
             yield
             for path in struck:
                 world.heal(path)

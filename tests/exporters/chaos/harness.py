@@ -243,6 +243,8 @@ class Harness:
             try:
                 with fault(target):
                     time.sleep(choose.uniform(0.3, 2.5))
+            except Exception as error:
+                self.oracle.complain("harness", f"{name}: {error!r}")
             finally:
                 self._active[name] -= 1
                 self._active = +self._active
