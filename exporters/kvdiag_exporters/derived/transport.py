@@ -73,12 +73,21 @@ class TransportDerivation:
     def __init__(self, host: str) -> None:
         self._host = host
         self._history: deque[_Reading] = deque()
+        self._latest: dict[tuple[str, ...], float] = {}
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:
         """Return the verdict of each node and direction in which engines claim to move bytes."""
         now = _read(samples, monotonic_s)
-        if self._history and any(now.totals.get(key, 0.0) < value for key, value in self._history[-1].totals.items()):
-            self._history.clear()  # something was restarted: what it had moved is in no difference
+        if self._history:
+            before = self._history[-1]
+            silent = {key[0] for key in before.totals} - {key[0] for key in now.totals} - {"claimed"}
+            if silent and now.time_s - before.time_s < WINDOW_S:
+                return Derived()  # a collector that did not answer in time: nothing was restarted, nothing is known
+            if silent or any(value < self._latest.get(key, value) for key, value in now.totals.items()):
+                # Something was restarted: what it had moved is in no difference.
+                self._history.clear()
+                self._latest.clear()
+        self._latest.update(now.totals)
         self._history.append(now)
         while len(self._history) > 2 and now.time_s - self._history[1].time_s >= WINDOW_S:
             self._history.popleft()

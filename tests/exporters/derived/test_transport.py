@@ -133,6 +133,18 @@ def test_the_window_is_long_enough_and_begins_anew_after_a_restart() -> None:
     assert verdict(after(host(9, 0), host(1, 0), host(3, 2))) == "rdma"
 
 
+def test_a_collector_that_did_not_answer_is_no_restart() -> None:
+    without_ports = [one for one in host(6, 6) if not one.metric.name.startswith("kvdiag_rdma_port_")]
+    without_claims = [one for one in host(6, 6) if one.metric is not READ]
+    assert verdict(after(host(0, 0), host(5, 5), without_ports)) is None
+    assert verdict(after(host(0, 0), host(5, 5), without_ports, host(7, 7))) == "rdma"
+    assert verdict(after(host(0, 0), host(5, 5), without_claims, host(7, 7))) == "rdma"
+    assert verdict(after(host(5, 0), without_claims, host(1, 2), host(3, 4))) == "rdma"  # and the engine began anew
+    # Ports that are gone for good are none at last.
+    later = [[one for one in host(n, n) if not one.metric.name.startswith("kvdiag_rdma_port_")] for n in range(1, 9)]
+    assert verdict(after(host(0, 0), *later)) == "local"
+
+
 def test_what_lies_before_the_window_counts_no_more() -> None:
     pulled = [host(float(n), 0.0, float(n)) for n in range(8)]  # 70 s over TCP, then RDMA
     repaired = [host(7.0 + n, float(n), 7.0) for n in range(1, 9)]
