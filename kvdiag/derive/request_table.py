@@ -1,5 +1,6 @@
 """Joined requests as the columns that a diagnosis looks at."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +40,7 @@ def columns_of(records: Sequence[TransferRecord], notes: list[str]) -> RequestCo
         for name in _NUMBERS
     }
     keep = _one_granularity(numbers, notes)
+    notes += _graded([rows[row] for row in np.flatnonzero(keep).tolist()])
     found = {name: values[keep] for name, values in numbers.items()}
     labels = {}
     for name in _TEXTS:
@@ -52,6 +54,17 @@ def columns_of(records: Sequence[TransferRecord], notes: list[str]) -> RequestCo
         numbers={name: values for name, values in found.items() if not np.isnan(values).all()},
         labels=labels,
     )
+
+
+def _graded(rows: Sequence[TransferRecord]) -> list[str]:
+    """Say which columns are not plainly measured, and in how many rows."""
+    counts = Counter(
+        (name, grade) for one in rows for name, grade in one.evidence.items() if getattr(one, name, None) is not None
+    )
+    if not counts:
+        return []
+    told = [f"{name} {grade} in {count:,}" for (name, grade), count in sorted(counts.items())]
+    return [f"not plainly measured, of {len(rows):,} requests: {', '.join(told)}"]
 
 
 def _one_granularity(numbers: dict[str, np.ndarray], notes: list[str]) -> np.ndarray:

@@ -50,6 +50,7 @@ def test_spans_of_both_sides_become_the_rows_that_were_recorded(tmp_path: Path) 
     assert found.requests.numbers["transfer_s"] == pytest.approx(moving, abs=2e-6)
     assert set(found.requests.labels["prefill_node"].names) == {"vllm-prefill"}
     assert f"{len(ROWS)} of {len(ROWS)} requests joined from prefill to decode" in found.notes
+    assert any(note.startswith("not plainly measured") and "ttft_s derived in" in note for note in found.notes)
 
 
 def test_what_lacks_a_side_is_counted_and_left_out(tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_vllm_bench_is_joined_by_number_or_by_order(tmp_path: Path, numbered: bo
     assert found.requests.numbers["arrival_s"] == pytest.approx(BUNDLE.requests.numbers["arrival_s"], abs=0.01)
     note = next(one for one in found.notes if one.startswith(str(client)))
     assert ("joined by their number" if numbered else "joined by their order in time and prompt tokens") in note
+    assert any("ttft_s estimated in" in one for one in found.notes) is not numbered
     assert ("is estimated" in note) and f"{len(ROWS)} of {len(ROWS)}" in note
 
 
