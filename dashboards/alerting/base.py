@@ -28,15 +28,16 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """`hold` is Prometheus's `for`; `page` the runbook's path in the repository; `dashboard` where to look first.
-
-    `summary` is the same for every instance of the alert, `description` names the one and its number.
+    """`hold` is Prometheus's `for`, `why` where the threshold comes from; `page` the runbook's path in the repository;
+    `dashboard` where to look first. `summary` is the same for every instance, `description` names the one with its
+    number.
     """
 
     name: str
     severity: Severity
     expr: str
     hold: str
+    why: str
     summary: str
     description: str
     page: str

@@ -17,7 +17,7 @@ from tests.dashboards.test_lint import assert_leads_somewhere
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "docs/runbooks").glob("*.md"))
-HEADINGS = ["## Meaning", "## Impact", "## Diagnosis", "## Mitigation"]
+HEADINGS = ["## Meaning", "## Threshold", "## Impact", "## Diagnosis", "## Mitigation"]
 GOLDEN = yaml.safe_load((Path(__file__).parent / "golden/alerts.yml").read_text())
 ALERTS = [pytest.param(alert, id=alert.name) for alert in rules.alerts()]
 
@@ -92,11 +92,19 @@ def test_every_recording_is_named_level_metric_operation_and_used() -> None:
         assert one.name in asked
 
 
+def test_every_alert_says_where_its_threshold_comes_from() -> None:
+    for alert in rules.alerts():
+        assert re.match(r"(Any|No number|Judgement|Twice|A |The |Five |1 )", alert.why), alert.name
+        assert alert.why.endswith("."), alert.name
+
+
 @pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
 def test_a_runbook_has_its_parts_and_names_what_exists(page: Path) -> None:
     text = page.read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == HEADINGS
-    assert any(alert.page.endswith(f"runbooks/{page.name}") for alert in rules.alerts())
+    alerts = [alert.name for alert in rules.alerts() if alert.page.endswith(f"runbooks/{page.name}")]
+    assert alerts
+    assert all(name in text for name in alerts)
     for code in re.findall(r"kvdiag explain ([A-Z]+\d+)", text):
         assert list((ROOT / "kvdiag/checks").glob(f"{code.lower()}_*.md")), code
     for target in re.findall(r"\]\(([^)]+)\)", text):
