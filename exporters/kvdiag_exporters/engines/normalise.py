@@ -76,6 +76,7 @@ def _series(
         key = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "le"))
         bound = float(sample.labels["le"]) if "le" in sample.labels else math.nan
         grouped.setdefault(key, []).append((sample.name.removeprefix(family.name), bound, sample.value))
+    _rejoin(grouped)
     for key, parts in grouped.items():
         try:
             buckets = _buckets(parts, row.factor)
@@ -83,6 +84,15 @@ def _series(
             broken.append(f"{family.name}: {error}")
             continue
         yield _labels(dict(key), one, row, head), buckets
+
+
+def _rejoin(grouped: dict[tuple[tuple[str, str], ...], list[tuple[str, float, float]]]) -> None:
+    """Put a sum and a count that have lost their labels to the only buckets (the store client of Mooncake 0.3.13)."""
+    bare = grouped.get((), [])
+    if len(grouped) == 2 and {suffix for suffix, _, _ in bare} == {"_sum", "_count"}:
+        (rest,) = (parts for key, parts in grouped.items() if key)
+        if {suffix for suffix, _, _ in rest} == {"_bucket"}:
+            rest += grouped.pop(())
 
 
 def _buckets(parts: Iterable[tuple[str, float, float]], factor: float) -> Buckets:

@@ -1,10 +1,13 @@
 """Units, types, twins and contradictions of single series."""
 
+from pathlib import Path
+
 import pytest
 
 from kvdiag_exporters.catalog import Buckets
 from kvdiag_exporters.engines.normalise import MOST_VALUES, Normalised, normalise
 
+FIXTURES = Path(__file__).parents[2] / "fixtures/engines"
 HEAD = ("node-a", "demo", "prefill")
 
 
@@ -140,3 +143,26 @@ def test_labels_without_bound_are_cut() -> None:
     found = read("# TYPE vllm:request_success_total counter\n" + "\n".join(lines) + "\n")
     assert len(found.samples) == MOST_VALUES
     assert found.broken == [f"kvdiag_engine_requests_total: more than {MOST_VALUES} series"]
+
+
+def test_what_a_real_store_client_of_mooncake_did_is_read_without_a_gap() -> None:
+    """20 puts and 20 gets of 64 KiB. Its latencies of gets have lost the labels of their sum and count."""
+    found = read((FIXTURES / "mooncake-store-client.txt").read_text())
+    assert (found.unmapped, found.broken, found.sources) == ({}, [], {"mooncake"})
+    told = values(found)
+    assert told["cache_moved_bytes_total", "load"] == told["cache_moved_bytes_total", "store"] == 20 * 65536
+    assert told["cache_operations_total", "rpc_PutStart"] == told["cache_operations_total", "rpc_GetReplicaList"] == 20
+    for kind, seconds in (("get", 0.004006), ("read_get_buffer", 0.014467), ("write_put", 0.0403)):
+        times = told["cache_operation_seconds", kind]
+        assert isinstance(times, Buckets)
+        assert sum(times.counts) == 20
+        assert times.sum == pytest.approx(seconds)
+
+
+def test_sums_without_labels_are_nobodys_where_several_have_buckets() -> None:
+    name = "mooncake_transfer_get_latency"
+    text = f"# TYPE {name} histogram\n"
+    for mode in ("real", "dummy"):
+        text += f'{name}_bucket{{client_mode="{mode}",le="+Inf"}} 2\n'
+    found = read(f"{text}{name}_sum 5\n{name}_count 4\n")
+    assert (found.samples, len(found.broken)) == ([], 3)
