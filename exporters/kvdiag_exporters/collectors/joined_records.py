@@ -46,6 +46,11 @@ REFUSED = _counter(
 )
 REJECTED = _counter("kvdiag_otlp_grpc_rejected_total", "OTLP calls over gRPC of nobody known, or that were no export.")
 EXPORTED = _counter("kvdiag_records_exported_total", "Requests sent on over OTLP, or dropped.", "result")
+FORWARDED = _counter(
+    "kvdiag_records_forwarded_total",
+    "Pieces of requests given to the exporter that joins them, or dropped: too many waited, or nobody took them.",
+    "result",
+)
 LOGGED = _counter(
     "kvdiag_engine_log_events_total",
     "Lines of engine logs with a known meaning, by kind: failures, and what an engine says of itself.",
@@ -79,8 +84,8 @@ FAILED = _counter(
 )
 
 METRICS = (
-    SPANS, PIECES, REQUESTS, UNUSED, EVICTED, OPEN, INVALID, REFUSED, REJECTED, EXPORTED, LOGGED, DURATION, POST, BYTES,
-    DESCRIPTORS, FAILED,
+    SPANS, PIECES, REQUESTS, UNUSED, EVICTED, OPEN, INVALID, REFUSED, REJECTED, EXPORTED, FORWARDED, LOGGED, DURATION,
+    POST, BYTES, DESCRIPTORS, FAILED,
 )  # fmt: skip
 
 
@@ -140,6 +145,9 @@ class JoinedRecordsCollector:
         if self._records.export is not None:
             yield EXPORTED.sample(float(self._records.export.sent), "sent")
             yield EXPORTED.sample(float(self._records.export.dropped), "dropped")
+        if self._records.forward is not None:
+            yield FORWARDED.sample(float(self._records.forward.sent), "sent")
+            yield FORWARDED.sample(float(self._records.forward.dropped), "dropped")
         for (labels, kind), value in list(followers.events.items()):
             yield LOGGED.sample(float(value), *labels, kind)
         for histograms in self._columns.values():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kvdiag.derive.join import Joiner
 from kvdiag.derive.span_readers import Names, Reader, readers
+from kvdiag.model import forward_span
 from kvdiag.model.record import HandleTransfer, Piece, RequestPiece, WindowRecord
 from kvdiag.model.span import Span
 from kvdiag.model.transfer import TransferRecord
@@ -36,7 +37,10 @@ class HubCounts:
 
 
 class Hub:
-    """Takes spans and pieces from any thread; `on_rows` and `on_pieces` are called by its own, one batch at a time."""
+    """Takes spans and pieces from any thread; `on_rows` and `on_pieces` are called by its own, one batch at a time.
+
+    With `forward` set, pieces of requests are given to it instead of being joined here.
+    """
 
     def __init__(
         self, names: Names, clock: Clock, joiner: Joiner | None = None, precedence: Precedence | None = None
@@ -44,6 +48,7 @@ class Hub:
         self._precedence = precedence or Precedence()
         self.counts = HubCounts()
         self.joiner = joiner or Joiner()
+        self.forward: Callable[[Sequence[RequestPiece | HandleTransfer]], None] | None = None
         self._names, self._clock = names, clock
         self._readers: tuple[Reader, ...] = readers()
         self._rows: list[Rows] = []
@@ -64,6 +69,7 @@ class Hub:
     def take_spans(self, spans: Iterable[Span]) -> None:
         """Read spans; those of no known program are counted and left."""
         pieces: list[Piece] = []
+        forwarded: list[Piece] = []
         read = foreign = invalid = 0
         for span in spans:
             read += 1
@@ -81,6 +87,8 @@ class Hub:
                 continue
             if found is None:
                 foreign += 1
+            elif span.scope == forward_span.SCOPE:
+                forwarded += found
             else:
                 pieces += found
         with self._lock:
@@ -88,6 +96,7 @@ class Hub:
             self.counts.foreign += foreign
             self.counts.invalid += invalid
         self.take(pieces)
+        self._join(forwarded)
 
     def _read(self, span: Span) -> list[Piece] | None:
         """Return the pieces of a span, of the first reader that knows it; None where none does."""
@@ -99,16 +108,25 @@ class Hub:
 
     def take(self, pieces: Sequence[Piece]) -> None:
         """Take pieces in; those of requests are joined, all but requests' are given on as they are."""
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            self.counts.pieces += len(pieces)
-            for piece in pieces:
-                if isinstance(piece, RequestPiece) or (isinstance(piece, HandleTransfer) and piece.keys):
-                    self.joiner.add(piece, now_s)
+        if self.forward is None:
+            self._join(pieces)
+        else:
+            with self._lock:
+                self.counts.pieces += len(pieces)
+            self.forward([one for one in pieces if not isinstance(one, WindowRecord) and _of_request(one)])
         others = [one for one in pieces if isinstance(one, HandleTransfer | WindowRecord)]
         if others:
             for sink in self._pieces:
                 sink(others)
+
+    def _join(self, pieces: Sequence[Piece]) -> None:
+        """Join pieces here; those that another exporter forwarded go no further, and are shown where they were read."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self.counts.pieces += len(pieces)
+            for piece in pieces:
+                if not isinstance(piece, WindowRecord) and _of_request(piece):
+                    self.joiner.add(piece, now_s)
 
     def tick(self) -> int:
         """Give on the requests that are due, a few at a time; return how many."""
@@ -150,3 +168,7 @@ class Hub:
                 self.tick()
             except Exception:  # a receiver that fails must not end the joining
                 _log.exception("giving on joined records failed")
+
+
+def _of_request(piece: RequestPiece | HandleTransfer) -> bool:
+    return isinstance(piece, RequestPiece) or bool(piece.keys)

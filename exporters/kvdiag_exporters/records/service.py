@@ -28,6 +28,7 @@ from kvdiag_exporters.stream import RecordStream
 from kvdiag_exporters.web_config import load as load_web
 
 if TYPE_CHECKING:
+    from kvdiag_exporters.records.forward import Forward
     from kvdiag_exporters.records.otlp import Export
     from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
     from kvdiag_exporters.records.otlp_http import OtlpHttp
@@ -39,6 +40,7 @@ _PACKAGES = {
     "otlp_http": ("opentelemetry.proto",),
     "otlp_grpc": ("grpc", "opentelemetry.proto"),
     "export": ("opentelemetry.exporter.otlp.proto.http",),
+    "forward": ("opentelemetry.exporter.otlp.proto.http",),
 }
 
 
@@ -82,6 +84,7 @@ class Records:
         )
         self.addresses: dict[str, str] = {}
         self.export: _Export | None = None
+        self.forward: Forward | None = None
         self._http: OtlpHttp | None = None
         self._grpc: OtlpGrpc | None = None
         self._receiving, self._ending = ExitStack(), ExitStack()
@@ -136,6 +139,13 @@ class Records:
             self.export = export
             self._ending.callback(export.stop)
             stream.add_sink(export.take)
+        if self.config.forward is not None:
+            from kvdiag_exporters.records.forward import Forward
+
+            self.forward = Forward(self.config.forward.endpoint)
+            self.hub.forward = self.forward.take
+            self._ending.callback(self.forward.stop)
+            self.forward.start()
         self.hub.start()
         if self.followers:
             self._poll()  # at once: a log counts from its end now, not from whenever it is first looked at

@@ -12,6 +12,12 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})
 _Text = Annotated[str, Meta(min_length=1)]
 
 
+class ForwardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[records.forward]: the base URL of the other exporter's `otlp_http`, where requests are joined."""
+
+    endpoint: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")]
+
+
 class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where spans come in, how long the pieces of a request are waited for, and what happens to joined records.
 
@@ -28,6 +34,7 @@ class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     wait_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.5
     export: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")] | None = None
+    forward: ForwardConfig | None = None
     window_s: Annotated[float, Meta(ge=60, le=86400)] = 3600.0
     attribution_interval_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
 
