@@ -1,7 +1,7 @@
 """How often diagnose is right on freshly simulated clusters (tests/attribution/cluster.py), with any number of seeds.
 
 Usage: python benchmarks/attribution_simulated.py [--worlds N] [--seed S] [--only cause|two|none|unknown|chronic]
-       [--keep FOLDER] [--histograms] [--verbose]
+       [--keep FOLDER] [--histograms] [--verbose] [--jobs N]
 
 The size of each fault is searched so that it costs 15 to 250 % of the healthy mean or p99 TTFT. Prints the figures, and
 beside them what ranking counters by their correlation with TTFT would have named. --keep stores the simulated worlds in
@@ -13,7 +13,10 @@ import argparse
 import pickle
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +72,14 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--histograms", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="worlds at a time")
     arguments = parser.parse_args()
     results: dict[str, list[tuple[Case, Outcome]]] = {kind: [] for kind in KINDS}
-    for index in range(arguments.worlds):
-        case, outcome = examine(
-            arguments.only or kind_of(index), arguments.seed + index, arguments.keep, histograms=arguments.histograms
-        )
+    work = partial(_work, arguments.only, arguments.seed, arguments.keep, arguments.histograms)
+    with ProcessPoolExecutor(arguments.jobs) if arguments.jobs > 1 else nullcontext() as pool:
+        worlds = range(arguments.worlds)
+        found = list(pool.map(work, worlds)) if isinstance(pool, ProcessPoolExecutor) else map(work, worlds)
+    for index, (case, outcome) in enumerate(found):
         kind = case.kind
         results[kind].append((case, outcome))
         if arguments.verbose:
@@ -88,6 +93,10 @@ def main() -> int:
             )
     report(results)
     return 0
+
+
+def _work(only: str | None, seed: int, keep: Path | None, histograms: bool, index: int) -> tuple[Case, Outcome]:
+    return examine(only or kind_of(index), seed + index, keep, histograms=histograms)
 
 
 def kind_of(index: int) -> str:
