@@ -159,6 +159,21 @@ def test_what_a_real_store_client_of_mooncake_did_is_read_without_a_gap() -> Non
         assert times.sum == pytest.approx(seconds)
 
 
+def test_what_a_real_runtime_of_dynamo_served_is_read_without_a_gap() -> None:
+    """8 requests of 5 answers each, 5 ms apart, between a client and a worker."""
+    found = read((FIXTURES / "dynamo-runtime.txt").read_text())
+    assert (found.unmapped, found.broken, found.sources) == ({}, [], {"dynamo"})
+    told = values(found)
+    assert told["requests_total", "worker"] == 8
+    times = {kind: told["request_seconds", kind] for kind in ("worker", "request_transit", "first_response")}
+    counts = {kind: sum(one.counts) for kind, one in times.items() if isinstance(one, Buckets)}
+    assert counts == dict.fromkeys(times, 8)
+    worker = times["worker"]
+    assert isinstance(worker, Buckets)
+    assert worker.sum > 8 * 5 * 0.005
+    assert (told["requests", "waiting"], told["requests", "worker_running"]) == (0, 0)
+
+
 def test_sums_without_labels_are_nobodys_where_several_have_buckets() -> None:
     name = "mooncake_transfer_get_latency"
     text = f"# TYPE {name} histogram\n"
