@@ -15,6 +15,7 @@ KNOWN = (
     "what is read: OTLP JSON of spans, AIPerf's profile_export.jsonl, GuideLLM's benchmarks.json, the JSON of "
     "`vllm bench serve --save-detailed`, NIXL telemetry, and the folder of a trace bundle"
 )
+_ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz")
 _PACKED = {
     b"\x1f\x8b": "gunzip",
     b"\x28\xb5\x2f\xfd": "zstd -d",
@@ -64,11 +65,15 @@ def _file(path: Path) -> tuple[RequestFile, ...]:
         head = file.read(64)
     if not head.strip():
         raise UndeterminedError(f"{path}: empty: nothing to examine")
+    if path.name.endswith(_ARCHIVES):
+        raise InputError(f"{path}: an archive; unpack it first (tar -xf {path.name}) and give the folder")
     for magic, program in _PACKED.items():
         if head.startswith(magic):
             raise InputError(f"{path}: packed; unpack it first ({program} {path.name})")
     if head.startswith(b"PAR1"):
         raise InputError(f"{path}: a Parquet file; of a trace bundle give the folder, of spans their OTLP JSON")
+    if head.startswith((b"# HELP", b"# TYPE")):
+        raise InputError(f"{path}: one scrape of Prometheus metrics, which has no time; give --prometheus URL instead")
     if b"\0" in head:
         return (_nixl_telemetry.read_file(path),)
     first = _first(path)
@@ -138,6 +143,7 @@ _OTHERS = {
     "resourceMetrics": "OTLP metrics; give the file of the traces, or --prometheus",
     "arrival_s": "requests of a trace bundle; give its folder",
     "data": "perhaps an export of Jaeger; give OTLP JSON (the collector's file exporter writes it)",
+    "endpoint_url": "AIPerf's scrapes of the engines' metrics; give its profile_export.jsonl",
     "traceID": "a span of Jaeger; give OTLP JSON (the collector's file exporter writes it)",
     "schema": "a document of kvdiag, not of requests",
 }

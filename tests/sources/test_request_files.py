@@ -148,6 +148,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("Jaeger", {"data": [{"traceID": "ab"}]}, "Jaeger"),
     ("a row of a bundle", {"request_id": "a", "arrival_s": 1.0}, "give its folder"),
     ("a document of kvdiag", {"schema": "kvdiag.probe/1"}, "a document of kvdiag"),
+    ("scrapes by AIPerf", {"endpoint_url": "http://a/metrics", "timestamp_ns": 1}, "profile_export.jsonl"),
+    ("metrics as text", "# HELP agent_tx_bytes_total x\n# TYPE agent_tx_bytes_total counter\n", "--prometheus URL"),
     ("something else", {"hello": 1}, r"none of the known kinds \(its fields: hello\)"),
     ("a number", "5", "no object"),
     ("text", "time,ttft\n1,2\n", "neither JSON nor JSON lines"),
@@ -191,6 +193,12 @@ def test_a_cut_ring_is_refused_and_one_of_many_files_passed_over(tmp_path: Path)
             read_request_files(written(tmp_path, content[:end], "cut"))
     (tmp_path / "notes.txt").write_text("hello")
     assert [Path(one.path).name for one in read_request_files(tmp_path)] == ["decode-0"]
+
+
+def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+    for name in ("bundle.tar", "bundle.tar.zst", "bundle.tgz"):
+        with pytest.raises(InputError, match=f"tar -xf {name}"):
+            read_request_files(written(tmp_path, b"\x28\xb5\x2f\xfd\x00", name))
 
 
 def test_folders(tmp_path: Path) -> None:
