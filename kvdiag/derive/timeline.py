@@ -8,6 +8,8 @@ from kvdiag.model.transfer import STAGES
 
 MOST_REQUESTS = 20_000
 """Viewers become slow beyond some hundred thousand slices; the requests with the longest TTFT are kept."""
+MOST_SAMPLES = 200_000
+"""Of counters, all series together; series beyond it become means over stretches of time."""
 COUNTED = ("bytes", "descriptors", "prompt_tokens", "uncached_tokens", "turn", "batch_tokens")
 
 
@@ -56,7 +58,10 @@ def timeline(bundle: Bundle) -> Trace:
                 )
                 at += spent
     about = {"origin": bundle.origin, "requests": f"{len(rows)} of {len(ttft)}, the slowest"}
-    return Trace(slices=tuple(slices), instants=_instants(bundle), counters=_counters(bundle), about=about)
+    counters, of_all = _counters(bundle)
+    if of_all > len(counters):
+        about["counter_samples"] = f"{len(counters)} means over time of {of_all}"
+    return Trace(slices=tuple(slices), instants=_instants(bundle), counters=counters, about=about)
 
 
 def _passed() -> tuple[str, ...]:
@@ -85,19 +90,26 @@ def _instants(bundle: Bundle) -> tuple[Instant, ...]:
     )
 
 
-def _counters(bundle: Bundle) -> tuple[CounterSample, ...]:
-    """Gauges as read, counters per second between two readings; a reset has no rate."""
-    samples = []
+def _counters(bundle: Bundle) -> tuple[tuple[CounterSample, ...], int]:
+    """Gauges as read, counters per second between two readings; a reset has no rate. And how many there were."""
+    samples: list[CounterSample] = []
+    of_all = 0
+    most = max(2, MOST_SAMPLES // max(len(bundle.series), 1))
     for one in bundle.series:
         info = bundle.metrics.get(one.metric)
         gauge = info is not None and info.kind == "gauge"
         name = one.metric if one.device is None else f"{one.metric} {one.device}"
-        if gauge:
-            points = zip(one.time_s.tolist(), one.value.tolist(), strict=True)
-        else:
-            steps, spans = np.diff(one.value), np.diff(one.time_s)
+        time_s, value = one.time_s, one.value
+        if not gauge:
+            steps, spans = np.diff(value), np.diff(time_s)
             fine = (steps >= 0) & (spans > 0)
-            points = zip(one.time_s[1:][fine].tolist(), (steps[fine] / spans[fine]).tolist(), strict=True)
+            time_s, value = time_s[1:][fine], steps[fine] / spans[fine]
             name += " per second"
-        samples += [CounterSample(process=one.node, name=name, at_s=at, value=value) for at, value in points]
-    return tuple(samples)
+        of_all += len(time_s)
+        if len(time_s) > most:
+            starts = np.linspace(0, len(time_s), most + 1).astype(int)[:-1]
+            value = np.add.reduceat(value, starts) / np.diff(np.append(starts, len(value)))
+            time_s = time_s[starts]
+        points = zip(time_s.tolist(), value.tolist(), strict=True)
+        samples += [CounterSample(process=one.node, name=name, at_s=at, value=reading) for at, reading in points]
+    return tuple(samples), of_all

@@ -183,7 +183,9 @@ def _rdma(
 
 def _transfer(path: KvPath, options: ColdOptions) -> float:
     with tracing.span(tracing.OPERATIONS, "WRITE", bytes=options.size):
+        started_s = time.perf_counter()
         timing = path.transfer(Operation.WRITE, [[Block(0, 0, options.size, 0)]], options.timeout_s, 1)
+        tracing.rate(tracing.THROUGHPUT, started_s, time.perf_counter() - started_s, options.size)
     return timing.total_s - timing.build_s
 
 

@@ -95,6 +95,7 @@ def time_creation(pairs: Maker, threads: int, each: int, rounds: int, *, shared:
         elapsed_s = time.perf_counter() - started_s
         made = sum(len(mine) for mine in held)
         tracing.add(tracing.OPERATIONS, f"{made} queue pairs by {threads} threads", started_s, elapsed_s)
+        tracing.rate("queue pairs per second", started_s, elapsed_s, made)
         for pair in (pair for mine in held for pair in mine):
             pairs.destroy(pair)
         if queue is not None:

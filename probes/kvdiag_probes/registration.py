@@ -55,6 +55,7 @@ def time_pages(domain: Registrar, kind: PageKind, size: int, rounds: int, *, tou
                 freed.append(time.perf_counter() - registered_s)
                 into.append(registered_s - started_s)
                 tracing.add(tracing.OPERATIONS, "register", started_s, into[-1], bytes=size)
+                tracing.rate(tracing.THROUGHPUT, started_s, into[-1], size)
                 tracing.add(tracing.OPERATIONS, "deregister", registered_s, freed[-1], bytes=size)
     name = f"{kind}.{'touched' if touched else 'untouched'}.{size}"
     return RegisterRow(

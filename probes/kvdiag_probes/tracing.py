@@ -6,22 +6,28 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from kvdiag.model.trace import Argument, Slice, Trace
+from kvdiag.model.trace import Argument, CounterSample, Slice, Trace
 from kvdiag_probes.datapath import DataPath, Pass, Plan, PreparedPass
 
 STAGES, ROUNDS, OPERATIONS = "stages", "rounds", "operations"
 """The tracks of a probe's timeline."""
+THROUGHPUT = "bytes per second"
+"""The counter of what is moved or registered."""
 _MOST_SLICES = 50_000
 _MOST_OF_A_PASS = 64
 """Timed operations of one pass that are kept: enough to see how they overlap."""
 
 
 class Recorder:
-    """Keeps slices up to a bound, and counts those beyond it. Times are of time.perf_counter."""
+    """Keeps slices and samples of counters, each up to a bound, and counts those beyond it.
+
+    Times are of time.perf_counter.
+    """
 
     def __init__(self, most: int = _MOST_SLICES) -> None:
         self._most = most
         self._slices: list[Slice] = []
+        self._samples: list[CounterSample] = []
         self.dropped = 0
 
     def add(self, track: str, name: str, start_s: float, duration_s: float, **arguments: Argument) -> None:
@@ -41,9 +47,23 @@ class Recorder:
             )
         )
 
+    def count(self, name: str, at_s: float, value: float) -> None:
+        """Record a counter's value at one moment."""
+        if len(self._samples) >= self._most:
+            self.dropped += 1
+            return
+        self._samples.append(CounterSample(process="probe", name=name, at_s=at_s, value=value))
+
+    def rate(self, name: str, start_s: float, duration_s: float, amount: float) -> None:
+        """Record a counter that stood at amount / duration_s for as long, and at zero afterwards."""
+        if duration_s > 0:
+            self.count(name, start_s, amount / duration_s)
+            self.count(name, start_s + duration_s, 0.0)
+
     def trace(self, **about: str) -> Trace:
         """Return everything recorded so far."""
-        return Trace(slices=tuple(self._slices), about=about | {"dropped_slices": str(self.dropped)})
+        kept = {"dropped_slices": str(self.dropped)}
+        return Trace(slices=tuple(self._slices), counters=tuple(self._samples), about=about | kept)
 
 
 _current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
@@ -69,6 +89,21 @@ def add(track: str, name: str, start_s: float, duration_s: float, **arguments: A
     recorder = _current.get()
     if recorder is not None:
         recorder.add(track, name, start_s, duration_s, **arguments)
+
+
+def rate(name: str, start_s: float, duration_s: float, amount: float) -> None:
+    """Record that something went on at amount / duration_s for so long, where something is recorded."""
+    recorder = _current.get()
+    if recorder is not None:
+        recorder.rate(name, start_s, duration_s, amount)
+
+
+def growth(name: str, since_s: float, by: float) -> None:
+    """Record that a counter grew from 0 at `since_s` to `by` now, where something is recorded."""
+    recorder = _current.get()
+    if recorder is not None:
+        recorder.count(name, since_s, 0.0)
+        recorder.count(name, time.perf_counter(), by)
 
 
 @contextmanager
@@ -124,6 +159,7 @@ class _TracedPass:
         plan, latencies = self._plan, done.latencies_s
         name = f"{plan.operation.verb} {plan.slots} × {plan.size} bytes"
         self._recorder.add(ROUNDS, name, started_s, done.elapsed_s, messages=plan.slots, bytes=plan.bytes)
+        self._recorder.rate(THROUGHPUT, started_s, done.elapsed_s, plan.bytes)
         starts = done.posted_s or ([started_s] if plan.queue_depth == 1 else [])
         for number, seconds in enumerate(latencies[:_MOST_OF_A_PASS]):
             if number >= len(starts):

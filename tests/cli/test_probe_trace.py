@@ -46,6 +46,29 @@ def test_a_bandwidth_probe_shows_stages_passes_and_overlapping_operations(peer: 
     assert {"operations", "operations (2)"} <= found.keys()
 
 
+def counters(text: str) -> dict[str, list[float]]:
+    """Return the values of every counter in the order of time."""
+    found: dict[str, list[float]] = {}
+    for event in events_of(text):
+        if event["ph"] == "C":
+            found.setdefault(event["name"], []).append(event["args"]["value"])
+    return found
+
+
+def test_counters_show_what_was_moved_and_how_fast(peer: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    arguments = ["--transport", "tcp", "--size", "4KiB", "--iterations", "40", "--rounds", "1", "--warmup", "0"]
+    assert main(["probe", "bandwidth", peer, *arguments, "--trace", str(path)]) == 0
+    found = counters(path.read_text())
+    rounds = tracks(events_of(path.read_text()))["rounds"]
+    speeds = found["bytes per second"]
+    assert speeds[1::2] == [0.0] * len(rounds)
+    expected = [one["args"]["bytes"] / (one["dur"] * 1e-6) for one in rounds]
+    assert speeds[::2] == pytest.approx(expected, rel=0.05)
+    start, end = found["TCP bytes sent"]
+    assert start == 0 and end >= 40 * 4096
+
+
 def test_a_latency_probe_shows_each_message_after_the_other(peer: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     arguments = ["--transport", "tcp", "--size", "64", "--iterations", "20", "--warmup", "0"]
@@ -76,6 +99,8 @@ def test_the_other_probes_have_their_rounds(
     found = tracks(events_of(path.read_text()))
     assert {name: len(found[name]) for name in names} == names
     assert found["probe"][0]["name"] == f"kvdiag probe {command}"
+    speeds = counters(path.read_text())["bytes per second"]
+    assert max(speeds) > 0 and speeds[-1] == 0
 
 
 def test_a_probe_that_fails_leaves_what_it_did_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,5 +122,11 @@ def test_beyond_the_bound_slices_are_counted_and_dropped() -> None:
             tracing.add(tracing.ROUNDS, "one", number, 0.5)
     assert len(recorder.trace().slices) == 3
     assert recorder.trace().about == {"dropped_slices": "2"}
+    with tracing.recording(recorder):
+        for number in range(3):
+            tracing.rate(tracing.THROUGHPUT, number, 0.5, 100.0)
+    assert [one.value for one in recorder.trace().counters] == [200.0, 0.0, 200.0]
+    assert recorder.dropped == 5
     tracing.add(tracing.ROUNDS, "one", 9, 0.5)
-    assert recorder.dropped == 2
+    tracing.growth("x", 0.0, 1.0)
+    assert recorder.dropped == 5

@@ -44,3 +44,14 @@ def test_of_too_many_requests_the_slowest_are_kept(monkeypatch: pytest.MonkeyPat
     assert len(kept) == 10
     assert min(kept) >= sorted(bundle.requests.numbers["ttft_s"])[-10]
     assert trace.about["requests"].startswith("10 of")
+
+
+def test_of_too_many_counter_samples_means_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SAMPLES", 10)
+    bundle = simulate(World(seed=1, requests=50, seconds=10))
+    one = next(series for series in bundle.series if series.metric == "nic.tx_bytes")
+    long = replace(one, time_s=START_S + np.arange(101.0), value=np.cumsum(np.arange(101.0)))
+    trace = timeline(replace(bundle, series=(long,)))
+    assert [sample.value for sample in trace.counters] == pytest.approx([5.5 + 10 * number for number in range(10)])
+    assert [sample.at_s - START_S for sample in trace.counters] == [1.0 + 10 * number for number in range(10)]
+    assert trace.about["counter_samples"] == "10 means over time of 100"

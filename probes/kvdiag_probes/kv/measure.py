@@ -137,6 +137,7 @@ def _verified(path: KvPath, operation: Operation, shape: Shape, seed: int, timeo
     elapsed_s = time.perf_counter() - started_s
     name = f"{operation.upper()}, {repeats} times"
     tracing.add(tracing.OPERATIONS, name, started_s, elapsed_s, descriptors=shape.descriptors, bytes=shape.bytes)
+    tracing.rate(tracing.THROUGHPUT, started_s, elapsed_s, repeats * shape.bytes)
     # Posting, waiting and polling take turns: the fastest transfer's sums are laid end to end.
     for stage in ("build", "post", "wire", "poll"):
         seconds = getattr(timing, f"{stage}_s")
