@@ -42,6 +42,7 @@ def build(config: Config, reloads: Reloads | None = None) -> tuple[Setup, Scrape
         engines=engines(config, node),
         context=Context(root=Path(config.root)),
         kernel_timing=config.kernel_timing,
+        queue_pair_counters=config.queue_pair_counters,
         probe_results=config.probe_results,
         reloads=reloads or Reloads(),
     )

@@ -48,7 +48,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file. `root` is where the host's file system is seen (a container: "/host"); `kernel_timing` allows to
-    set probes in the kernel.
+    set probes in the kernel, `queue_pair_counters` asks for those of single queue pairs.
     """
 
     listen: _Text = DEFAULT_LISTEN
@@ -62,6 +62,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     records: RecordsConfig | None = None
     web_config: _Text | None = None
     kernel_timing: bool = False
+    queue_pair_counters: bool = False
 
 
 def load(path: Path) -> Config:

@@ -63,7 +63,7 @@ class Device:
 
 def read_devices(channel: Channel | None = None) -> tuple[Device, ...]:
     """Return every RDMA device, in the order of the kernel's index."""
-    with _opened(channel) as link:
+    with opened(channel) as link:
         devices = [dict(attributes(payload)) for payload in link.ask(Command.GET)]
     return tuple(
         Device(
@@ -77,7 +77,7 @@ def read_devices(channel: Channel | None = None) -> tuple[Device, ...]:
 
 def read_summaries(channel: Channel | None = None) -> tuple[ResourceSummary, ...]:
     """Return the number of live objects by kind of every device; costs one message a device."""
-    with _opened(channel) as link:
+    with opened(channel) as link:
         payloads = link.ask(Command.RES_GET)
     return tuple(_summary(dict(attributes(payload))) for payload in payloads)
 
@@ -86,8 +86,8 @@ def read_queue_pairs(
     device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC
 ) -> tuple[QueuePair, ...]:
     """Return the queue pairs of one device (default: of all)."""
-    with _opened(channel) as link:
-        owners = _Owners(proc, link)
+    with opened(channel) as link:
+        owners = Owners(proc, link)
         return tuple(
             QueuePair(
                 device=one.name,
@@ -107,8 +107,8 @@ def read_memory_regions(
     device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC
 ) -> tuple[MemoryRegion, ...]:
     """Return the memory regions of one device (default: of all); lengths in bytes, keys are not asked for."""
-    with _opened(channel) as link:
-        owners = _Owners(proc, link)
+    with opened(channel) as link:
+        owners = Owners(proc, link)
         return tuple(
             MemoryRegion(
                 device=one.name,
@@ -126,8 +126,8 @@ def read_other_counts(
 ) -> tuple[OwnedCount, ...]:
     """Return how many pd, cq and cm_id each process holds on one device (default: on all)."""
     counts: dict[tuple[str, str, int | Missing, str], int] = {}
-    with _opened(channel) as link:
-        owners = _Owners(proc, link)
+    with opened(channel) as link:
+        owners = Owners(proc, link)
         for kind, command, table in _OTHER_KINDS:
             for one, fields in _dump(link, command, table, device):
                 key = (one.name, kind, *owners.of(one, fields, _CTX))
@@ -140,7 +140,7 @@ def read_other_counts(
 
 def read_resources(device: str | None = None, *, channel: Channel | None = None, proc: Path = _PROC) -> RdmaResources:
     """Return summaries, queue pairs, memory regions and the other counts, of one device or of all."""
-    with _opened(channel) as link:
+    with opened(channel) as link:
         return RdmaResources(
             summaries=tuple(one for one in read_summaries(link) if device in (None, one.device)),
             queue_pairs=read_queue_pairs(device, channel=link, proc=proc),
@@ -152,7 +152,7 @@ def read_resources(device: str | None = None, *, channel: Channel | None = None,
 def read_hw_counters(device: str | None = None, *, channel: Channel | None = None) -> tuple[PortCounters, ...]:
     """Return the driver's counters of every port, by the driver's own names; ports without any are left out."""
     found = []
-    with _opened(channel) as link:
+    with opened(channel) as link:
         for one in _chosen(link, device):
             for port in range(1, one.ports + 1):
                 where = u32(Attribute.DEV_INDEX, one.index) + u32(Attribute.PORT_INDEX, port)
@@ -161,7 +161,9 @@ def read_hw_counters(device: str | None = None, *, channel: Channel | None = Non
                 except OSError:
                     continue
                 found.append(
-                    PortCounters(device=one.name, port=port, hw_counters=_counters(payload), counters={}, unreadable={})
+                    PortCounters(
+                        device=one.name, port=port, hw_counters=hw_counters(payload), counters={}, unreadable={}
+                    )
                 )
     return tuple(found)
 
@@ -211,7 +213,7 @@ _PD = _Holder(Command.RES_PD_GET, Attribute.RES_PD, Attribute.RES_PDN)
 _CTX = _Holder(Command.RES_CTX_GET, Attribute.RES_CTX, Attribute.RES_CTXN)
 
 
-class _Owners:
+class Owners:
     """Who made an object: the kernel gives the creating thread's id, or the name of a kernel module.
 
     It gives neither where that thread has ended; then the object belongs to whoever made its protection domain, or
@@ -225,6 +227,7 @@ class _Owners:
         self._holders: dict[tuple[str, _Holder], dict[int, dict[int, bytes]]] = {}
 
     def of(self, device: Device, fields: dict[int, bytes], *holders: _Holder) -> tuple[int | Missing, str]:
+        """Return the process, or KERNEL_OWNED, and its name."""
         if raw := fields.get(Attribute.RES_PID):
             thread = number(raw)
             if thread not in self._processes:
@@ -264,7 +267,8 @@ class _Owners:
             return process, ""
 
 
-def _opened(channel: Channel | None) -> AbstractContextManager[Channel]:
+def opened(channel: Channel | None) -> AbstractContextManager[Channel]:
+    """Return the channel, or a new one that ends with its block."""
     return KernelChannel() if channel is None else nullcontext(channel)
 
 
@@ -291,7 +295,13 @@ def _summary(fields: dict[int, bytes]) -> ResourceSummary:
     return ResourceSummary(device=text(fields[Attribute.DEV_NAME]), counts=counts)
 
 
-def _counters(payload: bytes) -> dict[str, int]:
+def queue_pair_type(raw: bytes) -> str:
+    """Return a queue pair's type as the rdma tool prints it."""
+    return _name_of(_QP_TYPES, raw)
+
+
+def hw_counters(payload: bytes) -> dict[str, int]:
+    """Return the driver's counters in a message or an entry of one, by the driver's own names."""
     found = {}
     for kind, entries in attributes(payload):
         if kind == Attribute.STAT_HWCOUNTERS:

@@ -52,7 +52,8 @@ class Setup:
     """Everything that a collector may use: this host's node name, the engines, the roots and the clock.
 
     `netlink` is a recorded conversation in place of the running kernel's; `records` joins what spans, logs and step
-    records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel;
+    records tell, where any of them is configured; `kernel_timing` allows to set probes in the kernel,
+    `queue_pair_counters` asks for those of single queue pairs;
     `probe_results` are the files, or patterns of them, that probes append to; `precedence` lets scrapes go first;
     `reloads` says how the last one went.
     """
@@ -64,6 +65,7 @@ class Setup:
     netlink: Channel | None = None
     records: "Records | None" = None
     kernel_timing: bool = False
+    queue_pair_counters: bool = False
     probe_results: tuple[str, ...] = ()
     precedence: Precedence = field(default_factory=Precedence)
     reloads: "Reloads | None" = None
