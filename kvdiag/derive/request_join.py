@@ -15,7 +15,7 @@ from kvdiag.derive.span_clocks import in_step
 from kvdiag.errors import UndeterminedError, UsageError
 from kvdiag.model.bundle import Bundle, RequestColumns
 from kvdiag.model.record import HandleTransfer, Key, RequestPiece
-from kvdiag.model.request_file import ClientFile, ClientRequest, RequestFile, SpanFile, TelemetryFile
+from kvdiag.model.request_file import ClientFile, ClientRequest, RecordsFile, RequestFile, SpanFile, TelemetryFile
 from kvdiag.model.transfer import STAGES, Grade, TransferRecord
 
 LEAST_FOUND = 0.5
@@ -31,6 +31,9 @@ def joined(files: Sequence[RequestFile]) -> Bundle:
 
     UndeterminedError where no file tells a stage of TTFT: a client alone sees only the whole.
     """
+    shown = [one for one in files if isinstance(one, RecordsFile)]
+    if shown:
+        return _live(shown, [one for one in files if not isinstance(one, RecordsFile)])
     spans = [one for one in files if isinstance(one, SpanFile)]
     clients = [one for one in files if isinstance(one, ClientFile)]
     rings = [one for one in files if isinstance(one, TelemetryFile)]
@@ -65,6 +68,19 @@ def joined(files: Sequence[RequestFile]) -> Bundle:
             f"({lacks[:200] or _without_times(records)}); give the spans of both sides, prefill and decode"
         )
     return Bundle(origin=_paths(files), requests=columns, notes=tuple(notes))
+
+
+def _live(shown: Sequence[RecordsFile], others: Sequence[RequestFile]) -> Bundle:
+    """Return what exporters showed of their windows, each request once, perhaps as clients saw it."""
+    records = {one.request_id: one for file in shown for one in file.records}
+    notes = [
+        f"{one.path}: {len(one.records):,} requests of an exporter's live window, without its counters" for one in shown
+    ]
+    columns = columns_of(list(records.values()), notes)
+    if columns is None:
+        raise UndeterminedError(f"{_paths(shown)}: none of {len(records)} request(s) has a TTFT and a stage of it")
+    bundle = Bundle(origin=_paths(shown), requests=columns, notes=tuple(notes))
+    return seen_by_clients(bundle, others) if others else bundle
 
 
 def seen_by_clients(bundle: Bundle, files: Sequence[RequestFile]) -> Bundle:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kvdiag.model.nixl import NixlTransfer
 from kvdiag.model.record import HandleTransfer, Key, RequestPiece
+from kvdiag.model.transfer import TransferRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +56,13 @@ class TelemetryFile:
     notes: tuple[str, ...] = ()
 
 
-RequestFile = SpanFile | ClientFile | TelemetryFile
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsFile:
+    """What an exporter showed of its live window: its newest requests, joined already."""
+
+    path: str
+    records: tuple[TransferRecord, ...]
+    notes: tuple[str, ...] = ()
+
+
+RequestFile = SpanFile | ClientFile | TelemetryFile | RecordsFile

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from kvdiag.errors import InputError, UndeterminedError
 from kvdiag.model.request_file import RequestFile
-from kvdiag.sources import _aiperf, _guidellm, _nixl_telemetry, _otlp_file, _vllm_bench
+from kvdiag.sources import _aiperf, _guidellm, _live_records, _nixl_telemetry, _otlp_file, _vllm_bench
 from kvdiag.sources._json_lines import document
 
 MOST_BYTES = 4 << 30
@@ -118,6 +118,8 @@ def _shape(first: Any) -> str | None:
     metadata = first.get("metadata")
     if isinstance(metadata, dict) and "request_start_ns" in metadata:
         return "aiperf"
+    if first.get("schema") == _live_records.SCHEMA:
+        return "records"
     if isinstance(first.get("benchmarks"), list):
         return "guidellm"
     if "ttfts" in first or ("input_lens" in first and "mean_ttft_ms" in first) or "mean_ttft_ms" in first:
@@ -152,4 +154,5 @@ _READERS = {
     "aiperf": _aiperf.read,
     "guidellm": _guidellm.read,
     "bench": _vllm_bench.read,
+    "records": _live_records.read,
 }

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,9 +7,12 @@ import numpy as np
 import pytest
 
 from kvdiag.derive.in_order import by_size, by_time
-from kvdiag.derive.request_join import joined, seen_by_clients
+from kvdiag.derive.request_join import _rows, joined, seen_by_clients
 from kvdiag.errors import UndeterminedError, UsageError
 from kvdiag.model.bundle import Bundle
+from kvdiag.model.records import RecordsDocument
+from kvdiag.model.request_file import SpanFile
+from kvdiag.report.json import encode
 from kvdiag.sources.request_files import read_request_files
 from tests.attribution.synthetic import World, simulate
 from tests.derive.recorded_files import aiperf, bench, guidellm, rows, spans, write_otlp, write_ring
@@ -211,6 +215,25 @@ def test_clients_beside_a_bundle_are_joined_by_request_id(tmp_path: Path) -> Non
         seen_by_clients(BUNDLE, read_request_files(client))
     with pytest.raises(UsageError, match="only load generators"):
         seen_by_clients(BUNDLE, read_request_files(otlp(tmp_path)))
+
+
+def test_the_live_window_of_an_exporter_is_read_as_it_was_saved(tmp_path: Path) -> None:
+    spans_file = read_request_files(otlp(tmp_path))
+    assert isinstance(spans_file[0], SpanFile)
+    records = _rows(spans_file[0].pieces)
+    path = tmp_path / "live.json"
+    document = RecordsDocument(version="1", host="h", time="t", requests=tuple(records), transfers=(), windows=())
+    path.write_text(encode(document))
+    found = of(path)
+    assert found.requests.numbers["ttft_s"] == pytest.approx(recorded(found, "ttft_s"), abs=2e-6)
+    assert "transfer_s" in found.requests.numbers
+    assert f"{len(ROWS)} requests of an exporter's live window" in found.notes[0]
+    client = tmp_path / "profile_export.jsonl"
+    client.write_text("\n".join(aiperf(one) for one in ROWS))
+    assert of(path, client).requests.numbers["ttft_s"].mean() > found.requests.numbers["ttft_s"].mean() + 0.003
+    path.write_text(encode(replace(document, requests=())))
+    with pytest.raises(UndeterminedError, match="no request yet"):
+        of(path)
 
 
 def test_an_order_in_time_needs_one_shift_that_is_clearly_the_best() -> None:
