@@ -174,6 +174,17 @@ def test_what_a_real_runtime_of_dynamo_served_is_read_without_a_gap() -> None:
     assert (told["requests", "waiting"], told["requests", "worker_running"]) == (0, 0)
 
 
+def test_what_sglangs_router_served_is_read_without_a_gap() -> None:
+    """6 requests through a real router to a prefill and a decode worker."""
+    found = read((FIXTURES / "sglang-router.txt").read_text())
+    assert (found.unmapped, found.broken, found.sources) == ({}, [], {"sglang_router"})
+    told = values(found)
+    total = told["request_seconds", "total"]
+    assert told["requests_total", "routed"] == 6
+    assert isinstance(total, Buckets)
+    assert (sum(total.counts), round(total.sum, 3)) == (6, 0.3)
+
+
 def test_sums_without_labels_are_nobodys_where_several_have_buckets() -> None:
     name = "mooncake_transfer_get_latency"
     text = f"# TYPE {name} histogram\n"
