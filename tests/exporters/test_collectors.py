@@ -1,6 +1,7 @@
 """What single collectors do when the world changes between two collections."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from kvdiag.model.rdma_resources import RdmaResources
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources import rdma_netlink
 from kvdiag_exporters.catalog import Buckets, Sample
-from kvdiag_exporters.collectors.base import Collector, Setup
+from kvdiag_exporters.collectors.base import Collector, Engine, Setup
 from kvdiag_exporters.collectors.engine_process import EngineProcessCollector
 from kvdiag_exporters.collectors.netdev import NetdevCollector
 from kvdiag_exporters.collectors.nic import NicCollector
@@ -18,7 +19,7 @@ from kvdiag_exporters.collectors.nixl import NixlCollector
 from kvdiag_exporters.collectors.rdma_resources import RdmaResourcesCollector
 from kvdiag_exporters.collectors.records import RecordsCollector
 from kvdiag_exporters.histogram import MOST_SERIES, OVERFLOW
-from tests.exporters.host import StillClock, write_host
+from tests.exporters.host import NIXL, StillClock, write_host
 from tests.netlink import CAPTURE, Replay
 from tests.trees import write_tree
 
@@ -166,3 +167,22 @@ def test_pairs_are_bounded_and_impossible_values_are_counted(setup: Setup) -> No
     assert found["kvdiag_records_dropped_total", "duplicate"] == 1
     assert found["kvdiag_records_dropped_total", "invalid"] == 1
     assert "requests.jsonl, line 5: Object missing required field `request_id`" in collector.missing[0]
+
+
+def test_what_an_agent_moved_stays_in_the_sum_and_no_sum_is_of_a_part(tmp_path: Path) -> None:
+    folder = tmp_path / "nixl"
+    shutil.copytree(NIXL / "stores/one-process", folder)  # two agents of rank 3
+    shutil.copy(NIXL / "rings/1.5.0/prefill-0", folder)
+    setup = Setup(node="h", engines=(Engine(name="e", node="h", nixl_telemetry=folder),))
+    collector = NixlCollector(setup)
+    states = {"kvdiag_nixl_agents", "kvdiag_nixl_heartbeat_age_seconds", "kvdiag_nixl_ring_fill_ratio"}
+    whole = {key: value for key, value in read(collector).items() if key[0] not in states}
+    for path in sorted(folder.iterdir()):
+        before = path.read_bytes()
+        path.write_bytes(b"garbage")
+        rank = "3" if path.suffix else ""
+        assert {key[0] for key in read(collector) if key[4] == rank} <= states
+        path.unlink()
+        assert whole.items() <= read(collector).items()
+        path.write_bytes(before)
+        assert whole.items() <= read(collector).items()

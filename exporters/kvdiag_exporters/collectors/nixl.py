@@ -6,13 +6,14 @@ read. Only the initiator of a transfer counts it: WRITE as sent, READ as receive
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from kvdiag.derive.nixl import RingTotals
 from kvdiag.model.missing import Missing
-from kvdiag.model.nixl import EVENTS, Histogram
+from kvdiag.model.nixl import EVENTS, Histogram, NixlRings, NixlStore
 from kvdiag.sources.nixl_mp import read_stores
 from kvdiag.sources.nixl_ring import read_rings
 from kvdiag_exporters.catalog import Buckets, Metric, Recorded, Sample
@@ -21,6 +22,10 @@ from kvdiag_exporters.collectors.base import Setup
 _LABELS = ("node", "engine", "role", "rank")
 STALE_S = 30.0
 """An agent that has not written its store for so long is stale; NIXL's own limit (NIXL_TELEMETRY_MP_STALE_TTL)."""
+
+MOST_GONE = 1024
+"""Files of one engine that are remembered after they have gone, a few kilobytes each."""
+T = TypeVar("T")
 
 # The buckets that NIXL 1.5 itself uses, 10 µs to 10 s (NIXL_TELEMETRY_HISTOGRAM_BUCKETS_US); used for rings.
 _BOUNDS_S = (
@@ -114,7 +119,7 @@ METRICS = (*_TOTALS.values(), *_TIMES.values(), ERRORS, REGISTRATIONS, AGENTS, H
 
 @dataclass(slots=True)
 class _Rank:
-    """The sums over all agents of one rank of one engine."""
+    """The sums over all agents of one rank of one engine; not `whole` where a file of theirs cannot be read now."""
 
     totals: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     times: dict[str, Histogram] = field(default_factory=dict)
@@ -122,6 +127,13 @@ class _Rank:
     registrations: int | None = None
     heartbeat_s: float | None = None
     fill: float | None = None
+    whole: bool = True
+
+    def add_store(self, store: NixlStore) -> None:
+        for name, value in store.totals.items():
+            self.totals[name] += value
+        for name, one in store.histograms.items():
+            self.add_times(name, one)
 
     def add_times(self, name: str, one: Histogram) -> None:
         known = self.times.get(name)
@@ -146,7 +158,8 @@ class _Ring:
 class NixlCollector:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._rings: defaultdict[str, _Ring] = defaultdict(_Ring)
+        self._rings: dict[Path, dict[str, _Ring]] = {}
+        self._stores: dict[Path, dict[str, NixlStore]] = {}
         self.missing: tuple[str, ...] = ()
 
     def collect(self) -> Iterator[Sample]:
@@ -167,36 +180,68 @@ class NixlCollector:
             missing.append(str(stores if isinstance(stores, Missing) else rings))
             return ranks
         missing += [f"{path}: {why}" for path, why in {**stores.unreadable, **rings.unreadable}.items()]
+        known = self._stores.setdefault(folder, {})
+        for path in stores.unreadable.keys() & known.keys():
+            ranks[known[path].local_rank].whole = False
+        known.update((store.path, store) for store in stores.stores)
+        # What an agent has moved stays moved when its file goes with it: a sum that falls would look like new traffic.
+        gone = known.keys() - {store.path for store in stores.stores} - stores.unreadable.keys()
+        _forget(known, gone)
+        for store in known.values():
+            ranks[store.local_rank].add_store(store)
         for store in stores.stores:
             rank = ranks[store.local_rank]
-            for name, value in store.totals.items():
-                rank.totals[name] += value
-            for name, one in store.histograms.items():
-                rank.add_times(name, one)
             if not isinstance(store.heartbeat_age_s, Missing):
                 rank.states["stale" if store.heartbeat_age_s > STALE_S else "live"] += 1
                 ages = (
                     [store.heartbeat_age_s] if rank.heartbeat_s is None else [store.heartbeat_age_s, rank.heartbeat_s]
                 )
                 rank.heartbeat_s = min(ages)
+        self._add_rings(folder, rings, ranks)
+        return ranks
+
+    def _add_rings(self, folder: Path, rings: NixlRings, ranks: defaultdict[str, _Rank]) -> None:
+        """Add what rings told so far, those that have gone since too."""
+        known = self._rings.setdefault(folder, {})
         for ring in rings.rings:
-            rank, known = ranks[""], self._rings[ring.path]
-            for name, value in known.totals.update(ring):
-                if name in known.counts:
-                    known.counts[name][bisect_left(_BOUNDS_S, value / 1e6)] += 1
-            for name in EVENTS:
-                # Each error is one event; its value is not a count in every version.
-                source = known.totals.counts if name.startswith("err_") else known.totals.totals
-                rank.totals[name] += source.get(name, 0)
-            for name in _TIMES:
-                rank.add_times(name, known.histogram(name))
-            rank.registrations = (rank.registrations or 0) + known.totals.counts.get("memory_registered", 0)
+            one, rank = known.setdefault(ring.path, _Ring()), ranks[""]
+            for name, value in one.totals.update(ring):
+                if name in one.counts:
+                    one.counts[name][bisect_left(_BOUNDS_S, value / 1e6)] += 1
             rank.states["ring"] += 1
             rank.fill = max(rank.fill or 0.0, len(ring.events) / (ring.capacity - 1))
-        return ranks
+        _forget(known, known.keys() - {ring.path for ring in rings.rings} - rings.unreadable.keys())
+        if known:
+            ranks[""].whole &= not rings.unreadable.keys() & known.keys()
+        for one in known.values():
+            rank = ranks[""]
+            for name in EVENTS:
+                # Each error is one event; its value is not a count in every version.
+                source = one.totals.counts if name.startswith("err_") else one.totals.totals
+                rank.totals[name] += source.get(name, 0)
+            for name in _TIMES:
+                rank.add_times(name, one.histogram(name))
+            rank.registrations = (rank.registrations or 0) + one.totals.counts.get("memory_registered", 0)
+
+
+def _forget(known: dict[str, T], gone: Collection[str]) -> None:
+    """Keep MOST_GONE of those that have gone, in the order in which they came."""
+    for path in [one for one in known if one in gone][:-MOST_GONE]:
+        del known[path]
 
 
 def _samples(rank: _Rank, labels: tuple[str, ...]) -> Iterator[Sample]:
+    if rank.whole:
+        yield from _sums(rank, labels)
+    for state, count in sorted(rank.states.items()):
+        yield AGENTS.sample(float(count), *labels, state)
+    if rank.heartbeat_s is not None:
+        yield HEARTBEAT.sample(rank.heartbeat_s, *labels)
+    if rank.fill is not None:
+        yield RING_FILL.sample(rank.fill, *labels)
+
+
+def _sums(rank: _Rank, labels: tuple[str, ...]) -> Iterator[Sample]:
     for name, metric in _TOTALS.items():
         yield metric.sample(float(rank.totals[name]), *labels)
     for name, one in rank.times.items():
@@ -204,14 +249,8 @@ def _samples(rank: _Rank, labels: tuple[str, ...]) -> Iterator[Sample]:
     for name in EVENTS:
         if name.startswith("err_"):
             yield ERRORS.sample(float(rank.totals[name]), *labels, name.removeprefix("err_"))
-    for state, count in sorted(rank.states.items()):
-        yield AGENTS.sample(float(count), *labels, state)
     if rank.registrations is not None:
         yield REGISTRATIONS.sample(float(rank.registrations), *labels)
-    if rank.heartbeat_s is not None:
-        yield HEARTBEAT.sample(rank.heartbeat_s, *labels)
-    if rank.fill is not None:
-        yield RING_FILL.sample(rank.fill, *labels)
 
 
 def create(setup: Setup) -> NixlCollector | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.exporters.chaos.engine import FakeEngine, recorded
 from tests.exporters.chaos.truth import Factor, Troubles
-from tests.exporters.host import write_host
+from tests.exporters.host import NIXL, write_host
 
 ENGINES = Path(__file__).parents[2] / "fixtures/engines"
 _NUMBER = re.compile(r"(?<=\s)\d+(?=\s|$)")
@@ -88,6 +88,8 @@ class World:
         host = self.folder / "host"
         host.mkdir()
         write_host(host)
+        for store in (NIXL / "stores/one-process").iterdir():  # two agents of one rank
+            shutil.copy(store, host / "nixl")
         root = host / "root"
         number = 1000
         for pattern in _SCALED_FILES:
