@@ -2,8 +2,8 @@
 
 `python -m tests.lab.nixl_end prefill|decode PEER_ADDRESS FOLDER`. A line has UCX's transports, its device and how many
 transfers to make: `rc rxe0:1 24`. prefill writes blocks of its memory into decode's, and appends a record of each
-transfer to FOLDER/requests.jsonl. Both answer with a line of JSON: `ready` once the agents know each other and the
-first transfer is through, `done` after the others, for which a further line is waited.
+transfer to FOLDER/requests.jsonl. Both answer with a line of JSON, `ready` once the agents know each other and the
+first transfer is through, `done` after the others, and wait for a further line after each.
 """
 
 import json
@@ -105,8 +105,7 @@ def main() -> None:
                         made += 1
                         file.write(json.dumps(record(made, agent.write(made))) + "\n")
             say(state=state, transfers=count, bytes=count * BLOCK * BLOCKS, registered=POOL)
-            if state == "ready":
-                sys.stdin.readline()
+            sys.stdin.readline()
         exchange(connection, b"over")
         del agent
 

@@ -1,6 +1,36 @@
 """What the `rdma` program says, as the measure of what kvdiag reads."""
 
+import json
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
+
+from tests.lab.machine import Machine
+
+
+@dataclass
+class Objects:
+    """Live objects by the process that holds them."""
+
+    queue_pairs: Counter[int] = field(default_factory=Counter)
+    regions: Counter[int] = field(default_factory=Counter)
+    region_bytes: Counter[int] = field(default_factory=Counter)
+
+
+def objects_by_process(machine: Machine) -> Objects:
+    """Return what the rdma program tells of a machine; the ids that it gives are those of threads."""
+    found = Objects()
+    ask = "rdma -j resource show qp; echo; rdma -j resource show mr; echo; grep -H Tgid: /proc/[0-9]*/task/*/status"
+    pairs, regions, *status = (line for line in machine.run(ask, check=True).stdout.splitlines() if line)
+    processes = {int(line.split("/")[4]): int(line.split()[-1]) for line in status}
+    for row in json.loads(pairs):
+        if "pid" in row:
+            found.queue_pairs[processes[row["pid"]]] += 1
+    for row in json.loads(regions):
+        if "pid" in row:
+            found.regions[processes[row["pid"]]] += 1
+            found.region_bytes[processes[row["pid"]]] += row["mrlen"]
+    return found
 
 
 def check_against_rdma(read: dict[str, Any], said: dict[str, Any], threads: dict[str, list[Any]]) -> None:
