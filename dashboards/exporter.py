@@ -23,6 +23,7 @@ def _sees() -> Row:
                 "Exporters that Prometheus reads now.",
                 "short",
                 f"count(kvdiag_exporter_build_info{{{JOB}}})",
+                width=8,
                 empty="None",
             ),
             number(
@@ -31,6 +32,7 @@ def _sees() -> Row:
                 "short",
                 f"count(kvdiag_collector_success{{{JOB}}} == 0) or sum(kvdiag_exporter_build_info{{{JOB}}}) * 0",
                 steps=Steps(1, 3),
+                width=8,
                 empty="No exporter",
             ),
             number(
@@ -39,14 +41,7 @@ def _sees() -> Row:
                 "s",
                 f"max(kvdiag_collector_data_age_seconds{{{JOB}}})",
                 steps=Steps(30, 120),
-                empty="No exporter",
-            ),
-            rows_of(
-                "Collectors",
-                "1 where the last collection worked, by instance and collector.",
-                "short",
-                f"min by (instance, collector) (kvdiag_collector_success{{{JOB}}})",
-                names={"instance": "Instance", "collector": "Collector", "Value": "Worked"},
+                width=8,
                 empty="No exporter",
             ),
             _gauge(
@@ -63,6 +58,15 @@ def _sees() -> Row:
                 "short",
                 "kvdiag_collector_missing",
                 "instance, collector",
+            ),
+            rows_of(
+                "Collectors",
+                "1 where the last collection worked, by instance and collector.",
+                "short",
+                f"min by (instance, collector) (kvdiag_collector_success{{{JOB}}})",
+                names={"instance": "Instance", "collector": "Collector", "Value": "Worked"},
+                width=24,
+                empty="No exporter",
             ),
         ],
     )
@@ -160,7 +164,7 @@ def _records() -> Row:
                 empty="Nothing is joined",
             ),
             lines(
-                "Pieces dropped, lines not understood, requests given up per second",
+                "Pieces and lines dropped per second",
                 "Pieces by reason: late, repeated, excess, nameless. Evicted requests were given on before their time.",
                 "ops",
                 [
@@ -197,8 +201,8 @@ def _cost() -> Row:
         [
             lines(
                 "Processor",
-                "Cores that the exporter itself uses.",
-                "short",
+                "Share of one core that the exporter itself uses.",
+                "percentunit",
                 [Query(rate("kvdiag_exporter_cpu_seconds_total", JOB, "instance"), "{{instance}}")],
                 width=8,
                 empty=NOT_SEEN,

@@ -237,6 +237,7 @@ def _ports() -> Row:
                         "{{node}} {{device}} {{direction}} {{priority}}",
                     )
                 ],
+                width=24,
                 empty=NOT_SEEN,
             ),
         ],

@@ -77,7 +77,7 @@ def lines(
     queries: Sequence[Query],
     *,
     width: int = 12,
-    height: int = 8,
+    height: int = 9,
     stacked: bool = False,
     top: float | None = None,
     empty: str = NO_TRAFFIC,
@@ -90,10 +90,16 @@ def lines(
     )
     panel.legend(
         common_builders.VizLegendOptions()
+        .show_legend(True)
         .display_mode(common.LegendDisplayMode.TABLE)
         .placement(common.LegendPlacement.BOTTOM)
         .calcs(["lastNotNull", "max"])
+        # The legend shows three or four of many lines: the culprit is to be among them.
+        .sort_by("Last *")
+        .sort_desc(True)
     )
+    if unit == "percentunit":
+        panel.decimals(1)
     if stacked:
         panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
     if top is not None:

@@ -98,11 +98,12 @@ def _column(title: str, name: str, show: Callable[[Any], str], rank: int = 0, **
 
 
 def _busiest(document: TopDocument) -> Sequence[PortRow]:
-    """RDMA ports before interfaces, each the busiest first."""
+    """Return RDMA ports before interfaces, those that lose or damage packets first, then the busiest."""
 
-    def key(row: PortRow) -> tuple[bool, float, str, str, str]:
+    def key(row: PortRow) -> tuple[bool, bool, float, str, str, str]:
         busy = max(row.transmit_ratio or 0.0, row.receive_ratio or 0.0)
-        return row.port == "", -busy, row.node, row.device, row.port
+        sick = bool(row.retransmits_per_s or row.errors_per_s)
+        return row.port == "", not sick, -busy, row.node, row.device, row.port
 
     return sorted(document.ports, key=key)
 
@@ -204,8 +205,8 @@ QUEUE_PAIRS = Table(
         _column("other", "other", units.count, 3),
         _column("new/s", "created_per_s", units.per_s, 1, style=_any(lambda row: row.created_per_s)),
         _column("gone/s", "gone_per_s", units.per_s, 3),
-        _column("of the most", "used_ratio", units.share, 2, style=_above(lambda row: row.used_ratio, 0.9, 1.0)),
-        _column("most", "limit", units.count, 4),
+        _column("of limit", "used_ratio", units.share, 2, style=_above(lambda row: row.used_ratio, 0.9, 1.0)),
+        _column("limit", "limit", units.count, 4),
     ),
     lambda document: document.queue_pairs,
     "no queue pair is seen: RDMA netlink needs the host's process namespace",

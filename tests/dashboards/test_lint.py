@@ -126,6 +126,13 @@ def test_every_variable_is_used_and_every_used_one_is_there(uid: str) -> None:
 
 
 @pytest.mark.parametrize(("uid", "panel"), PANELS)
+def test_lines_are_named_the_greatest_first(uid: str, panel: dict[str, Any]) -> None:
+    if panel["type"] == "timeseries":
+        legend = panel["options"]["legend"]
+        assert (legend["showLegend"], legend["sortBy"], legend["sortDesc"]) == (True, "Last *", True)
+
+
+@pytest.mark.parametrize(("uid", "panel"), PANELS)
 def test_a_panel_says_what_it_shows(uid: str, panel: dict[str, Any]) -> None:
     assert panel["title"]
     assert panel["datasource"] == DATASOURCE

@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,16 +48,26 @@ SICK = "mlx5_5"
 _RECORDED = ("vllm-decode-tbf200-before.txt", "vllm-decode-tbf200-after.txt")
 PAIRS = tuple((f"prefill-{one}", f"decode-{two}") for one in range(2) for two in range(3))
 SLOW = ("prefill-1", "decode-2")
-_REQUESTS_PER_S = 48
+_REQUESTS_PER_S = 48.0
 
 
 class LiveHost:
-    """Files below `folder`; `step` lets some seconds pass."""
+    """Files below `folder`; `step` lets some seconds pass. While it is `sick` one port loses and one pair is slow."""
 
-    def __init__(self, folder: Path, *, seed: int = 7) -> None:
+    sick = True
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int = 7,
+        requests_per_s: float = _REQUESTS_PER_S,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self.folder = folder
         self.root = write_tree(TREE, folder / "root")
         self._random = random.Random(seed)
+        self._requests_per_s, self._wall_s = requests_per_s, wall_s
         self._totals: dict[str, float] = {}
         self._requests = 0
         self._share = 0.0
@@ -69,15 +79,17 @@ class LiveHost:
         shutil.copy(FIXTURES / "nixl/rings/1.5.0/prefill-0", telemetry)
         for path in (FIXTURES / "nixl/stores/two-processes").iterdir():
             shutil.copy(path, telemetry)
-        (folder / "probes.jsonl").write_text("".join(json.dumps(_probe(*pair)) + "\n" for pair in PAIRS))
+        (folder / "probes.jsonl").write_text(
+            "".join(json.dumps(_probe(*pair, wall_s() - 3600)) + "\n" for pair in PAIRS)
+        )
         self.step(0.0)
 
-    def config(self, engine_url: str) -> str:
+    def config(self, engine_url: str, node: str = "gpu-node-7", engine_node: str = "decode-0") -> str:
         """Return the exporter's configuration but for its address."""
         return (
-            f'interval_s = 0.5\nnode = "gpu-node-7"\nroot = "{self.root}"\n'
+            f'interval_s = 0.5\nnode = "{node}"\nroot = "{self.root}"\n'
             f'probe_results = ["{self.folder}/probes.jsonl"]\n[records]\nattribution_interval_s = 1\n'
-            '[[engines]]\nname = "vllm-decode"\nnode = "decode-0"\nrole = "decode"\npid = 121\n'
+            f'[[engines]]\nname = "vllm-decode"\nnode = "{engine_node}"\nrole = "decode"\npid = 121\n'
             f'metrics = ["{engine_url}"]\nmetrics_interval_s = 0.5\n'
             f'nixl_telemetry = "{self.folder}/nixl"\n'
             f'records = "{self.folder}/requests.jsonl"\nstep_records = "{self.folder}/steps.jsonl"\n'
@@ -87,10 +99,10 @@ class LiveHost:
         """Let counters grow, requests arrive and the engine's metrics go on."""
         for device in PORTS:
             for name, rate in _COUNTERS.items():
-                grown = rate if device != SICK else _SICK.get(name, 0.1 * rate)
+                grown = rate if device != SICK or not self.sick else _SICK.get(name, 0.1 * rate)
                 self._grow(f"{device}/ports/1/{name}", grown * seconds * self._random.uniform(0.8, 1.2))
         self._share += seconds / 30
-        rows = [self._request() for _ in range(round(_REQUESTS_PER_S * seconds))]
+        rows = [self._request() for _ in range(round(self._requests_per_s * seconds))]
         with (self.folder / "requests.jsonl").open("a") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
         with (self.folder / "steps.jsonl").open("a") as file:
@@ -122,14 +134,14 @@ class LiveHost:
         self._requests += 1
         pair = PAIRS[self._requests % len(PAIRS)]
         size = self._random.choice((2e8, 4e8, 8e8))
-        speed = 3e10 if pair != SLOW else 2.5e9
+        speed = 2.5e9 if pair == SLOW and self.sick else 3e10
         wire = size / speed * self._random.uniform(0.9, 1.4)
         stages = {
             "queue_s": self._random.expovariate(30), "prefill_s": size / 4e9 * self._random.uniform(0.9, 1.1),
             "setup_s": 1e-4, "register_s": 2e-4, "post_s": 3e-4, "wire_s": wire, "first_step_s": 0.012,
         }  # fmt: skip
         return {
-            "request_id": f"r{self._requests}", "arrival_s": time.time(), "ttft_s": sum(stages.values()), **stages,
+            "request_id": f"r{self._requests}", "arrival_s": self._wall_s(), "ttft_s": sum(stages.values()), **stages,
             "prefill_node": pair[0], "decode_node": pair[1], "direction": "pull", "bytes": size,
             "descriptors": size / 1e6, "prompt_tokens": size / 1e5, "uncached_tokens": size / 1e5,
         }  # fmt: skip
@@ -151,11 +163,12 @@ def _handle(row: dict[str, object]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _probe(prefill: str, decode: str) -> dict[str, object]:
-    """Return what a probe measured an hour ago: the path was good then."""
+def _probe(prefill: str, decode: str, time_s: float) -> dict[str, object]:
+    """Return what a probe measured while the path was good."""
     sizes = {65536: 1.4e10, 1 << 20: 3.6e10, 16 << 20: 4.6e10}
     return {
-        "schema": "kvdiag.probe/1", "version": "0", "host": decode, "time": _an_hour_ago(),
+        "schema": "kvdiag.probe/1", "version": "0", "host": decode,
+        "time": datetime.fromtimestamp(time_s, UTC).isoformat(),
         "settings": {"kind": "bandwidth", "operation": "read", "transport": "rdma"},
         "ends": {"peer": f"{prefill}:7400", "peer_host": prefill, "local_device": "mlx5_0 port 1"},
         "results": [
@@ -163,10 +176,6 @@ def _probe(prefill: str, decode: str) -> dict[str, object]:
             for size, rate in sizes.items()
         ],
     }  # fmt: skip
-
-
-def _an_hour_ago() -> str:
-    return datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
 
 
 def _values(exposition: str) -> dict[str, float]:
@@ -178,9 +187,8 @@ def _values(exposition: str) -> dict[str, float]:
 
 
 @contextmanager
-def alive(folder: Path, step_s: float = 0.5) -> Iterator[str]:
-    """Let a host live below `folder`; yield the configuration of an exporter that watches it."""
-    host = LiveHost(folder)
+def answering(host: LiveHost) -> Iterator[str]:
+    """Serve the host's engine's metrics; yield their address."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -194,23 +202,31 @@ def alive(folder: Path, step_s: float = 0.5) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        server.shutdown()
+    thread.join()
+
+
+@contextmanager
+def alive(folder: Path, step_s: float = 0.5) -> Iterator[str]:
+    """Let a host live below `folder`; yield the configuration of an exporter that watches it."""
+    host = LiveHost(folder)
     stopped = threading.Event()
 
     def live() -> None:
         while not stopped.wait(step_s):
             host.step(step_s)
 
-    threads = [threading.Thread(target=one, daemon=True) for one in (server.serve_forever, live)]
-    for thread in threads:
+    thread = threading.Thread(target=live, daemon=True)
+    with answering(host) as url:
         thread.start()
-    try:
-        yield host.config(f"http://127.0.0.1:{server.server_address[1]}/metrics")
-    finally:
-        stopped.set()
-        server.shutdown()
-        server.server_close()
-        for thread in threads:
+        try:
+            yield host.config(url)
+        finally:
+            stopped.set()
             thread.join()
 
 

@@ -72,6 +72,18 @@ def test_a_filter_wants_all_its_words_in_any_column() -> None:
     assert any("Esc clears the filter" in line for line in shown(MANY, State(view="NICs", filter="nothing")))
 
 
+def test_a_port_that_loses_packets_comes_before_busier_ones_and_interfaces_last() -> None:
+    rows = document(
+        ports=(
+            PortRow(node="n", device="eth0", port="", transmit_ratio=0.9),
+            PortRow(node="n", device="idle", port="1", transmit_ratio=0.0, retransmits_per_s=0.0),
+            PortRow(node="n", device="busy", port="1", receive_ratio=0.8),
+            PortRow(node="n", device="sick", port="1", transmit_ratio=0.1, retransmits_per_s=3.0),
+        )
+    )
+    assert [row.device for row in arranged(NICS, rows, None, False, "")] == ["sick", "busy", "idle", "eth0"]
+
+
 def test_no_traffic_and_not_observed_are_told_apart() -> None:
     rows = document(pairs=(pair(0, None, transfers=0.0), pair(1, None)))
     lines = shown(rows, State(view="pairs"))
