@@ -37,6 +37,10 @@ TYPES: dict[str, type[ReportDocumentInput]] = {
     "kvdiag.probe-compare": CompareDocument,
 }
 _MAJOR = "1"
+_ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".zip")
+_OF_A_BUNDLE = {f"{part}.{form}" for part in ("requests", "counters", "events") for form in ("parquet", "jsonl")}
+_OF_A_BUNDLE.add("meta.json")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LATEST_S = 4e9
 """Larger numbers are no seconds since the epoch that a recording could bear."""
 
@@ -46,7 +50,12 @@ def read_items(path: Path) -> tuple[ReportItem, ...]:
 
     A line that an interrupted writer left unfinished is passed over and noted.
     """
+    if path.name.endswith(_ARCHIVES):
+        raise InputError(f"{path}: an archive; unpack it first and give the trace bundle's folder")
     content, size, changed = _content(path)
+    content = content.removeprefix(_BYTE_ORDER_MARK)
+    if path.name in _OF_A_BUNDLE:
+        raise InputError(f"{path}: a part of a trace bundle; give its folder, {path.parent}")
     if not content.strip():
         raise InputError(f"{path}: empty; give the output of a kvdiag command with --format json")
     try:
@@ -116,7 +125,7 @@ def _content(path: Path) -> tuple[bytes, int, str]:
 def _lines(path: Path, content: bytes, whole: Exception) -> tuple[list[tuple[str | None, Any]], list[str]]:
     """Return the newest documents of a file with one in each line, or say what is wrong with it as one document."""
     documents: list[tuple[str | None, Any]] = []
-    torn = 0
+    torn = others = 0
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
@@ -127,6 +136,10 @@ def _lines(path: Path, content: bytes, whole: Exception) -> tuple[list[tuple[str
             continue
         if isinstance(one, dict) and "schema" in one:
             documents.append((f"line {number}", one))
+        else:
+            others += 1
+    if not documents and others:
+        raise InputError(f"{path}: {others} lines of JSON without a schema field; give output of kvdiag --format json")
     if not documents:
         raise InputError(f"{path}: not a whole JSON document: {whole}; was its writer interrupted?") from whole
     notes = [f"{torn} of its lines are no whole JSON document and were passed over"] if torn else []

@@ -69,6 +69,7 @@ def test_documents_of_several_kinds_may_share_a_file(tmp_path: Path) -> None:
         (b'{"schema": "kvdiag.preflight/1"}', "no valid kvdiag.preflight/1: Object missing required field"),
         (COLD.replace('"size_bytes": 65536', '"size_bytes": "many"').encode(), r"Expected `int`, got `str`"),
         (b"[" * 100_000, "not a whole JSON document"),
+        (b'{"a": 1}\n{"a": 2}\n', "2 lines of JSON without a schema field"),
     ],
     ids=itertools.count(),
 )
@@ -107,3 +108,23 @@ def test_a_bundles_folder_says_what_it_lacks(tmp_path: Path) -> None:
     for created, said in ((1_700_000_000.0, "2023-11-14T22:13:20Z"), ("yesterday", "yesterday"), (9e99, "9e+99")):
         (tmp_path / "meta.json").write_text(json.dumps({"schema": "kvdiag.bundle/1", "created": created}))
         assert report_inputs.folder_input(tmp_path, read_bundle(tmp_path)).made_at == said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bundle.tar.zst", "an archive; unpack it first"),
+        ("requests.parquet", "a part of a trace bundle; give its folder"),
+        ("meta.json", "a part of a trace bundle; give its folder"),
+    ],
+)
+def test_parts_of_a_bundle_and_archives_are_named(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(COLD)
+    with pytest.raises(InputError, match=said):
+        report_inputs.read_items(tmp_path / name)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "cold.json"
+    path.write_bytes(b"\xef\xbb\xbf" + COLD.encode())
+    assert len(report_inputs.read_items(path)) == 1

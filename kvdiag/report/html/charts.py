@@ -37,10 +37,12 @@ LABELS = {
 }
 BAR_PX = 26
 MOST_TICKS = 9
+LEAST_TICK, MOST_TICK = 1e-12, 1e18
+"""No time, size or rate is outside; what is, is drawn without a tick."""
 
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
-    """Return rows as inline data; numbers keep six digits, which no screen shows."""
+    """Return rows as inline data; numbers keep six digits, and what is not finite becomes null, as JSON wants it."""
     short = [{key: _short(value) for key, value in row.items()} for row in rows]
     return alt.InlineData(values=short)
 
@@ -204,13 +206,15 @@ def heat(
 
 def log_ticks(values: Sequence[float]) -> list[float]:
     """Return 1, 2 and 5 times powers of ten between the smallest and the largest value, or the powers alone."""
-    low, high = min(values, default=1e-3), max(values, default=1.0)
+    usable = [value for value in values if LEAST_TICK <= value <= MOST_TICK]
+    low, high = min(usable, default=1e-3), max(usable, default=1.0)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
         kept = [one for one in found if low <= one <= high]
         if len(kept) <= MOST_TICKS:
             break
+    kept = kept[:: -(-len(kept) // MOST_TICKS) or 1]
     return kept if len(kept) > 1 else [round(low, 12), round(high, 12)]
 
 
@@ -230,4 +234,6 @@ def series_colour(names: Sequence[str]) -> alt.Color:
 
 
 def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -208,14 +208,14 @@ def _tiles(diagnosis: Diagnosis) -> tuple[Tile, ...]:
             Tile("mean TTFT", duration(after.mean_s), "whole period"),
             Tile("p50", duration(after.p50_s)),
             Tile("p99", duration(after.p99_s)),
-            Tile("standard deviation", duration(after.variance_s2**0.5)),
+            Tile("standard deviation", duration(max(after.variance_s2, 0.0) ** 0.5)),
             Tile("requests", f"{after.requests:,}", f"in {_length(after)}"),
         )
     return (
         _moved("mean TTFT", before.mean_s, after.mean_s),
         _moved("p50", before.p50_s, after.p50_s),
         _moved("p99", before.p99_s, after.p99_s),
-        _moved("standard deviation", before.variance_s2**0.5, after.variance_s2**0.5),
+        _moved("standard deviation", max(before.variance_s2, 0.0) ** 0.5, max(after.variance_s2, 0.0) ** 0.5),
         Tile("requests", f"{before.requests:,} → {after.requests:,}", f"in {_length(before)} and {_length(after)}"),
     )
 

@@ -30,6 +30,9 @@ def headline(
     word, actions = "MEASURED", ["keep this document as the baseline of later runs (--out FILE, then --baseline FILE)"]
     if judgements:
         word = "LIMITS MET"
+    if not figure:
+        state, word = "unknown", "NOTHING MEASURED"
+        actions = ["run it again with more --rounds, and look at what is not observable here"]
     if proof is not None and proof.status == "not_observable":
         actions = ["read the counters where the device has them: which transport carried the bytes is not proved here"]
     if open_:

@@ -208,6 +208,48 @@ def test_no_string_of_a_document_becomes_markup(name: str) -> None:
     assert "\x1b" not in html and "\u202e" not in html and "{{7*7}}" in html
 
 
+def numbers(value: Any, wild: float) -> Any:
+    """Return a JSON value with every number in it replaced."""
+    if isinstance(value, dict):
+        return {key: numbers(one, wild) for key, one in value.items()}
+    if isinstance(value, list):
+        return [numbers(one, wild) for one in value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return type(value)(wild) if abs(wild) < 1e18 or isinstance(value, float) else 10**15
+
+
+@pytest.mark.parametrize("wild", [0, -1, 10**18, 1e308])
+@pytest.mark.parametrize("name", KINDS)
+def test_numbers_that_cannot_be_are_drawn_somehow(name: str, wild: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvdiag.report.html.page.chart_library", lambda: "/* charts */")
+    raw = json.loads((RECORDED / f"{name}.json").read_text())
+    kind = TYPES[raw["schema"].partition("/")[0]]
+    content: Content = msgspec.convert(numbers(raw, wild), kind, strict=False)
+    page = read(rendered(ReportItem(input=document(name).input, content=content)).html)
+    assert json.dumps(page.specs, allow_nan=False) and len(page.specs) <= CHARTS[name]
+
+
+def emptied(value: Any) -> Any:
+    """Return a JSON value whose lists are empty, and what may be null is."""
+    if isinstance(value, dict):
+        return {key: emptied(one) for key, one in value.items()}
+    return [] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_document_of_nothing_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvdiag.report.html.page.chart_library", lambda: "/* charts */")
+    raw = json.loads((RECORDED / f"{name}.json").read_text())
+    content: Content = msgspec.convert(emptied(raw), TYPES[raw["schema"].partition("/")[0]])
+    found = rendered(ReportItem(input=document(name).input, content=content))
+    page = assert_alone(found.html)
+    assert page.specs == [] and page.count("figure") == 0
+    assert any(one.get("class") == "empty" for tag, one in page.elements if tag == "div")
+    if name in ("bandwidth", "latency", "kv", "compare"):
+        assert found.summaries[0].state == "unknown"
+
+
 def test_hostile_names_in_a_bundle_stay_data() -> None:
     bundle = read_bundle(BUNDLES / "fabric.tcp_fallback-severe")
     requests = bundle.requests
