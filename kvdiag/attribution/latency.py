@@ -12,7 +12,7 @@ FLOOR = 0.1
 RISE = 2.5
 """A tenth that takes so many times as long, beyond the hosts' own slowdown, is another way. Recorded over TCP: 50 times
 with 20 ms more, up to 1.9 times where only the hosts were busier."""
-EVEN = 0.5
+EVEN = 0.3
 """What a longer way adds it adds to each transfer: the floor rose by more than this share of what the middle did."""
 HOST_MARGIN = 1.3
 LEAST_TRANSFERS = 15

@@ -98,6 +98,11 @@ def test_three_times_as_many_requests_are_what_is_named_though_three_times_as_mu
     assert named["schedule.prefill_queue"] >= 9
 
 
+def test_a_longer_way_is_named_though_transfers_pile_up_behind_it() -> None:
+    worlds = [World(seed=seed, fault="delay", size=8.0, serial=False, slot=True) for seed in range(5)]
+    assert _named(worlds) == {"fabric.link_degraded": 5}
+
+
 def test_a_peer_that_pauses_is_no_cause_of_the_list_and_no_quiet_either() -> None:
     for seed in range(10):
         verdict = diagnose(simulate(World(seed=seed, fault="pause"))).verdict

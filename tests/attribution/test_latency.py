@@ -28,7 +28,7 @@ def test_a_host_that_slowed_down_as_much_is_no_longer_way() -> None:
     assert floor.is_longer(host=1.0)
     assert floor.is_longer(host=3.0)
     assert not floor.is_longer(host=3.1)
-    assert not Floor("decode", "d", before=0.001, after=0.004, middle=0.0061).is_longer(host=1.0)
+    assert not Floor("decode", "d", before=0.001, after=0.004, middle=0.0101).is_longer(host=1.0)
 
 
 def test_without_sizes_or_enough_transfers_nothing_is_seen() -> None:

@@ -140,12 +140,14 @@ def _elsewhere(frame: Frame, role: Role, node: str) -> bool:
         return False
     labels = frame.nodes(role)
     here = labels.codes == labels.names.index(node)
-    spans = (frame.period_s(incident=False), frame.period_s(incident=True))
-    offered = [
-        float(size[here & rows].sum()) / max(span, 1e-9)
-        for rows, span in zip((~frame.incident, frame.incident), spans, strict=True)
+    # By when they had come: where they pile up, many come only after the period in which they were asked for.
+    come_s = frame.arrival_s + frame.stages.ttft_s
+    carried = [
+        sum(float(size[here & (come_s >= begin) & (come_s < stop)].sum()) for begin, stop in frame.spans(incident))
+        / frame.period_s(incident)
+        for incident in (False, True)
     ]
-    return rate.incident / rate.base < LEAST_SEEN * offered[1] / max(offered[0], 1e-9)
+    return rate.incident / rate.base < LEAST_SEEN * carried[1] / max(carried[0], 1e-9)
 
 
 CAUSE = Cause(

@@ -37,6 +37,8 @@ from kvdiag_probes.demo.workload import Request, draw
 
 T = TypeVar("T")
 
+BEGIN_WITHIN_S = 600.0
+"""What else is to be observed has to start first; that the orchestrator went away is seen at once."""
 WARM_UP = 8
 """Transfers before the run, so that no request pays for the connection."""
 
@@ -148,7 +150,7 @@ def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: C
     pusher = Pusher(initiators, peer, settings.seed)
     pusher.rehearse()
     orchestrator.send(Ready())
-    begin = orchestrator.receive(worker.PATIENCE_S)
+    begin = orchestrator.receive(BEGIN_WITHIN_S)
     if not isinstance(begin, Begin):
         raise TypeError(f"expected Begin, got {begin}")
     requests = draw(settings.seed, settings.rate, settings.duration_s, settings.surge, settings.prompt_scale)
