@@ -8,6 +8,9 @@ import msgspec
 from kvdiag.errors import InputError
 from kvdiag.model.span import Span
 
+LEAST_SPAN_BYTES = 24
+"""A trace's identifier and its own."""
+FEW_SPANS = 1000
 MOST_ATTRIBUTES = 256
 """Of one span or resource that are read."""
 ERROR = 2  # Status.StatusCode.STATUS_CODE_ERROR
@@ -64,6 +67,12 @@ class _Request(msgspec.Struct, rename="camel"):
 _DECODER = msgspec.json.Decoder(_Request)
 
 
+def check_count(spans: int, size_bytes: int) -> None:
+    """Raise InputError where so many spans are in so few bytes that they can only be empty: made to use up memory."""
+    if spans > FEW_SPANS and spans * LEAST_SPAN_BYTES > size_bytes:
+        raise InputError(f"{spans} spans in {size_bytes} bytes: a span has at least its identifiers")
+
+
 def from_json(body: bytes) -> Iterator[Span]:
     """Yield the spans of a request in OTLP's JSON; InputError names the field that is not as it should be.
 
@@ -73,6 +82,7 @@ def from_json(body: bytes) -> Iterator[Span]:
         request = _DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"not an ExportTraceServiceRequest in JSON: {error}") from None
+    check_count(sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans), len(body))
     for resource_spans in request.resource_spans:
         resource = _json_attributes(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:

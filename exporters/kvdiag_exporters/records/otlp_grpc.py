@@ -9,7 +9,7 @@ from kvdiag.errors import InputError, UnavailableError
 from kvdiag_exporters.records.otlp import MOST_BYTES, Export, from_protobuf
 from kvdiag_exporters.web_config import Web
 
-THREADS = 4
+THREADS = 2
 MOST_CALLS = 64
 """At a time, waiting ones counted; a further one is answered RESOURCE_EXHAUSTED, and its sender tries again."""
 _SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"

@@ -14,8 +14,10 @@ from kvdiag_exporters.records.otlp import MOST_BYTES, Export, from_protobuf, unp
 from kvdiag_exporters.web_config import Web
 
 _log = logging.getLogger(__name__)
-DECODED_AT_ONCE = 2
+DECODED_AT_ONCE = 1
 """Bodies that are unpacked and decoded at a time: what they unpack to is held in memory."""
+DRAINED_BYTES = 1 << 20
+"""A refused body up to this size is read all the same: else the connection's end could overtake the answer."""
 PATH = "/v1/traces"
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 
@@ -124,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.rejected += 1
         if not keep:
             self.close_connection = True
+            length = self.headers.get("Content-Length", "")
+            if length.isdigit() and len(length) < 9 and int(length) <= DRAINED_BYTES:
+                self.rfile.read(int(length))
         if self.headers.get_content_type() == _PROTOBUF:
             text = why.encode()[:127]
             return self._answer(status, _PROTOBUF, b"\x12" + bytes([len(text)]) + text)

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 _BOMB = gzip.compress(bytes(64 << 20), 9)
+_EMPTY_SPANS = b"\x0a\x84\x89\x7a\x12\x80\x89\x7a" + b"\x12\x00" * 1_000_000
 _HEAD = "POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
 BEGINNINGS = (
     b"",
@@ -35,6 +36,7 @@ HOSTILE = (
     _post(_BOMB[:1000], Content_Encoding="gzip"),
     _post(b"not gzip", Content_Encoding="gzip"),
     _post(b"\xff" * 5000),
+    _post(_EMPTY_SPANS),
     _post(b"", Content_Length="99999999999999"),
     _post(b"", Content_Length="-1"),
     _post(b"x" * 10, Content_Encoding="br"),
