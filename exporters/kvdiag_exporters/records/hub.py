@@ -1,6 +1,5 @@
 """Where pieces of records come together: joined by one thread's clockwork, given on, counted."""
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +12,7 @@ from kvdiag.model.record import HandleTransfer, Piece, RequestPiece, WindowRecor
 from kvdiag.model.span import Span
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
-from kvdiag_exporters.precedence import TIDY_EVERY_S, Precedence
+from kvdiag_exporters.precedence import Precedence
 
 _log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -158,12 +157,7 @@ class Hub:
         return len(rows)
 
     def _run(self) -> None:
-        tidied_s = self._clock.monotonic_s()
         while not self._stop.wait(TICK_S):
-            if self._clock.monotonic_s() - tidied_s >= TIDY_EVERY_S:
-                self._precedence.give_way()
-                gc.collect()
-                tidied_s = self._clock.monotonic_s()
             try:
                 self.tick()
             except Exception:  # a receiver that fails must not end the joining

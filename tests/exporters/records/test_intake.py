@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -111,3 +112,20 @@ def test_short_waits_end_with_their_block() -> None:
         assert gc.get_freeze_count() > 0
     assert (sys.getswitchinterval(), gc.get_threshold()) == before
     assert gc.get_freeze_count() == 0
+
+
+def test_what_died_in_a_cycle_goes_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TIDY_EVERY_S", 0.01)
+
+    class Cycle:
+        """Refers to itself."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    with short_waits():
+        one = Cycle()
+        gone = weakref.ref(one)
+        gc.collect(1)  # it lives through the young generations
+        del one
+        until(lambda: gone() is None)
