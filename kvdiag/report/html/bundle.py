@@ -13,6 +13,8 @@ from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Lines, Section,
 from kvdiag.report.html.units import change, count, duration, number
 
 MOST_PAIR_ROWS = 60
+MOST_SIDE_BY_SIDE = 8
+"""Decode nodes; matrices with more take the whole width."""
 LEAST_S = 1e-6
 """Shorter means count as this when two of them are compared."""
 
@@ -58,6 +60,7 @@ def _pairs(pairs: PairMatrix | Missing) -> tuple[Block, ...]:
     named = f"mean {pairs.quantity}" if pairs.quantity == "TTFT" else f"mean {pairs.quantity} time"
     left = f" {count(pairs.left_out, 'pair')} of further nodes left out." if pairs.left_out else ""
     least_px = 140 + 44 * len(pairs.decode_nodes)
+    wide = len(pairs.decode_nodes) > MOST_SIDE_BY_SIDE
     blocks: list[Block] = []
     known = [one for one in pairs.cells if one.mean_s is not None]
     compared = [one for one in known if one.baseline_mean_s is not None]
@@ -68,7 +71,12 @@ def _pairs(pairs: PairMatrix | Missing) -> tuple[Block, ...]:
         spec = _heat(pairs, known, "mean", lambda one: one.mean_s or 0.0, diverging=False)
         blocks.append(
             Chart(
-                title=title[:1].upper() + title[1:], summary=said, spec=spec, note=f"{said}.{left}", least_px=least_px
+                title=title[:1].upper() + title[1:],
+                summary=said,
+                spec=spec,
+                note=f"{said}.{left}",
+                least_px=least_px,
+                wide=wide,
             )
         )
     if compared:
@@ -76,7 +84,14 @@ def _pairs(pairs: PairMatrix | Missing) -> tuple[Block, ...]:
         said = f"largest rise: {worst.prefill} → {worst.decode}, {_times(_moved(worst))}"
         spec = _heat(pairs, compared, "times", _moved, diverging=True)
         blocks.append(
-            Chart(title="Change against the baseline", summary=said, spec=spec, note=f"{said}.", least_px=least_px)
+            Chart(
+                title="Change against the baseline",
+                summary=said,
+                spec=spec,
+                note=f"{said}.",
+                least_px=least_px,
+                wide=wide,
+            )
         )
     return (*blocks, _pair_table(pairs, named))
 

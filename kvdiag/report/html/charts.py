@@ -147,7 +147,9 @@ def distribution(curves: Sequence[Row], marks: Sequence[Row]) -> dict[str, Any]:
     text = at.encode(y=alt.Y("share:Q"), text="words:N")
     left = text.mark_text(align="right", dx=-7, dy=-8).transform_filter("datum.side == 'left'")
     right = text.mark_text(align="left", dx=7, dy=11).transform_filter("datum.side == 'right'")
-    return finish(alt.layer(lines, rules, dots, left, right), height=250)
+    sides = {row["side"] for row in marks}
+    words = [layer for side, layer in (("left", left), ("right", right)) if side in sides]
+    return finish(alt.layer(lines, rules, dots, *words), height=250)
 
 
 def heat(

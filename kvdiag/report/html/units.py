@@ -38,7 +38,7 @@ def duration_unit(largest: float) -> tuple[float, str]:
     """Return the scale and name of the unit in which durations up to `largest` seconds read best."""
     if largest == 0:
         return _DURATIONS[0]
-    return next((unit for unit in _DURATIONS if abs(largest) >= unit[0]), _DURATIONS[-1])
+    return next((unit for unit in _DURATIONS if abs(largest) >= 0.9995 * unit[0]), _DURATIONS[-1])
 
 
 def interval(value: float, low: float | None, high: float | None) -> str:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.component, pytest.mark.xdist_group("browser")]
 
 CHROMIUM = "chromium"
 INPUTS = ("preflight", "bandwidth", "kv", "register", "connections")
-READY_MS = 60_000
+READY_MS = 120_000
 ACTION_MS = 20_000
 
 
@@ -52,7 +52,7 @@ class Opened:
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
         self.page.on("request", lambda request: self.requested.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(path.as_uri(), timeout=READY_MS)
         self.page.wait_for_selector("html[data-ready]", state="attached", timeout=READY_MS)
 
     def overflow(self) -> int:
