@@ -55,7 +55,8 @@ def _load() -> Row:
                 "Ports",
                 "Negotiated rate of the ports that are up. One below its siblings limits every transfer that takes it.",
                 "Bps",
-                f"{_RDMA}_speed_bytes_per_second{{{PORT}}} and on (node, device, port) {_RDMA}_up{{{PORT}}} == 1",
+                f"max by (node, device, port) ({_RDMA}_speed_bytes_per_second{{{PORT}}} "
+                f"and on (node, device, port) {_RDMA}_up{{{PORT}}} == 1)",
                 names={"node": "Node", "device": "Device", "port": "Port", "Value": "Rate"},
                 width=24,
                 empty=NOT_SEEN,

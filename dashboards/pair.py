@@ -128,7 +128,7 @@ def _own_mean_size() -> list[Query]:
 def _probes() -> Row:
     by = "node, peer, probe, operation, transport"
     legend = "{{node}} → {{peer}} {{probe}} {{operation}} {{transport}}"
-    sized = f"{legend} {{{{size}}}}"
+    size = "{{size}} B"
     return Row(
         "What did probes measure on this path, beside live traffic?",
         [
@@ -149,7 +149,7 @@ def _probes() -> Row:
                 "Median and p99 of one message by its size in bytes; from post to completion.",
                 "s",
                 [
-                    Query(f"max by ({by}, size) (kvdiag_probe_latency_{p}_seconds{{{PROBED}}})", f"{sized} {p}")
+                    Query(f"max by ({by}, size) (kvdiag_probe_latency_{p}_seconds{{{PROBED}}})", f"{size} {p} {legend}")
                     for p in ("p50", "p99")
                 ],
                 width=8,

@@ -126,6 +126,16 @@ def test_every_variable_is_used_and_every_used_one_is_there(uid: str) -> None:
 
 
 @pytest.mark.parametrize(("uid", "panel"), PANELS)
+def test_a_table_has_the_columns_that_it_names_and_no_other(uid: str, panel: dict[str, Any]) -> None:
+    if panel["type"] == "table":
+        (target,) = panel["targets"]
+        (by,) = {tuple(re.split(r", *", found)) for found in re.findall(r"\w+ by \(([^)]*)\)", target["expr"])[:1]}
+        options = panel["transformations"][0]["options"]
+        named = options.get("renameByName", {options.get("rowField"): "", options.get("columnField"): ""})
+        assert set(by) - {"le"} == set(named) - {"Value"}
+
+
+@pytest.mark.parametrize(("uid", "panel"), PANELS)
 def test_lines_are_named_the_greatest_first(uid: str, panel: dict[str, Any]) -> None:
     if panel["type"] == "timeseries":
         legend = panel["options"]["legend"]
