@@ -1,12 +1,12 @@
 """The demo's workload between two machines over soft-RoCE: prefill on `a`, decode on `b`, an exporter beside each.
 
-What emulation makes slow is made small: prompts of an eighth of the demo's, three requests a second.
+What emulation makes slow is made small: prompts of a thirty-second part of the demo's, three requests a second.
 """
 
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,56 +16,94 @@ import msgspec
 
 from kvdiag_probes.demo.settings import DECODE_NODE, PREFILL_NODE, Settings
 from kvdiag_probes.demo.sidecar import configuration
+from kvdiag_probes.demo.workload import draw
 from tests.lab.process import Process
 from tests.lab.topology import End, Wire
 
 KINDS = ("none", "loss", "delay", "link", "registration", "layout", "pause", "tcp")
-NETEM = {"loss": "loss 2%", "delay": "delay 20ms limit 20000", "link": "rate 24mbit limit 20000"}
+NETEM = {"loss": "loss 2%", "delay": "delay 50ms limit 20000", "link": "rate 4mbit limit 20000"}
 PAUSE_S, PAUSE_EVERY_S = 0.4, 1.6
 INTERVAL_S = 2.0
-RATE, PROMPT_SCALE = 3.0, 0.125
-_START_S = 240.0
+MARGIN_S = 3.0
+"""The machines' clocks are up to a second apart."""
+RATE, PROMPT_SCALE = 3.0, 1 / 32
+_START_S = 600.0
 _FOLDER = "/tmp/demo"
 # NIXL's wheel brings a libibverbs of its own, which cannot load Debian's driver of soft-RoCE.
 _ENVIRONMENT = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """What a run left: its bundle, when the fault began after the run's begin, and what was served."""
+class Part:
+    """One kind's share of a recording: seconds after the workload's begin, and from when on the fault was there."""
 
-    bundle: Path
-    fault_offset_s: float
-    requests: int
+    kind: str
+    begin_s: float
+    fault_s: float
+    end_s: float
 
 
-def record(wire: Wire, kind: str, seed: int, seconds: float, bundle: Path) -> Recording:
-    """Serve the workload for so many seconds, begin the fault half-way, and fetch what both exporters recorded."""
+def record(wire: Wire, kinds: Sequence[str], seed: int, seconds: float, folder: Path) -> tuple[Part, ...]:
+    """Serve the workload once, each kind of fault for the second half of so many seconds, and leave a bundle of each.
+
+    To start four Pythons takes an emulated machine minutes. FOLDER/KIND is the bundle; raises LabError.
+    """
     settings = Settings(
         transport="nixl",
         seed=seed,
         rate=RATE,
-        duration_s=seconds,
+        duration_s=seconds * len(kinds) + 5,
         telemetry=f"{_FOLDER}/telemetry",
         telemetry_port=19400,
         records=f"{_FOLDER}/requests.jsonl",
         tls="rc",
-        tcp_device=wire.a.netdev if kind == "tcp" else "",
+        tcp_device=wire.a.netdev if "tcp" in kinds else "",
         prompt_scale=PROMPT_SCALE,
     )
     with _workers(wire, settings) as (prefill, decode, pids), _exporters(wire, pids) as exporters:
+        for one in (prefill, decode):
+            one.wait_for("^Ready", _START_S)
         prefill.write(b"begin 1\n")
-        time.sleep(1 + seconds / 2)
-        with _fault(wire, kind, prefill, pids[1]):
-            left_s = seconds / 2 + 120
-            requests = int(decode.wait_for(r"^Finished (\d+)", left_s)[1])
-        time.sleep(2 * INTERVAL_S)
+        zero_s = time.monotonic() + 1
+        parts = []
+        for number, kind in enumerate(kinds):
+            _sleep_until(zero_s + seconds * (number + 0.5))
+            fault_s = time.monotonic() - zero_s
+            with _fault(wire, kind, prefill, pids[1]):
+                _sleep_until(zero_s + seconds * (number + 1))
+            parts.append(Part(kind, seconds * number, fault_s, seconds * (number + 1)))
+        time.sleep(3 * INTERVAL_S)
         for exporter in exporters:
             exporter.kill(SIGTERM)
         for exporter in exporters:
             exporter.wait(60)
-        _fetch(wire, bundle)
-    return Recording(bundle, seconds / 2, requests)
+        _fetch(wire, folder / "whole")
+    cut(folder, parts, draw(seed, RATE, settings.duration_s, scale=PROMPT_SCALE)[0].offset_s)
+    return tuple(parts)
+
+
+def cut(folder: Path, parts: Sequence[Part], first_offset_s: float) -> None:
+    """Leave FOLDER/KIND with each part of the bundle FOLDER/whole; its first request came `first_offset_s` in."""
+    whole = folder / "whole"
+    rows = [json.loads(line) for line in (whole / "requests.jsonl").read_text().splitlines()]
+    counters = [json.loads(line) for line in (whole / "counters.jsonl").read_text().splitlines()]
+    zero_s = min(row["arrival_s"] for row in rows) - first_offset_s
+    for part in parts:
+        bundle = folder / part.kind
+        bundle.mkdir()
+        begin_s, end_s = zero_s + part.begin_s, zero_s + part.end_s
+        _write(bundle / "requests.jsonl", [row for row in rows if begin_s <= row["arrival_s"] < end_s])
+        near = [row for row in counters if begin_s - MARGIN_S <= row["time_s"] < end_s + MARGIN_S]
+        _write(bundle / "counters.jsonl", near)
+        (bundle / "meta.json").write_bytes((whole / "meta.json").read_bytes())
+
+
+def _write(path: Path, rows: Sequence[object]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def _sleep_until(monotonic_s: float) -> None:
+    time.sleep(max(0.0, monotonic_s - time.monotonic()))
 
 
 @contextmanager
@@ -82,8 +120,6 @@ def _workers(wire: Wire, settings: Settings) -> Iterator[tuple[Process, Process,
         for one, end in ((prefill, wire.a), (decode, wire.b)):
             one.wait_for("^Started", _START_S)
             one.write(f"configure {end.device}:1 {end.address}\n".encode())
-        for one in running:
-            one.wait_for("^Ready", _START_S)
         yield prefill, decode, pids
     finally:
         for one in running:
@@ -131,9 +167,11 @@ def _fault(wire: Wire, kind: str, prefill: Process, decode_pid: int) -> Iterator
             pauses.kill()
             wire.b.machine.run(f"kill -{int(SIGCONT)} {decode_pid}")
     else:
-        if kind != "none":
-            prefill.write(f"degrade {kind}\n".encode())
-        yield
+        prefill.write(f"degrade {kind}\n".encode())
+        try:
+            yield
+        finally:
+            prefill.write(b"degrade none\n")
 
 
 def _fetch(wire: Wire, bundle: Path) -> None:
