@@ -20,6 +20,9 @@ PER_MINUTE = 60.0
 FIXTURES = Path(__file__).parents[1] / "fixtures/engines"
 RECORDED = {
     "vllm": ("vllm-decode-tbf200-before.txt", "vllm-decode-tbf200-after.txt"),
+    "vllm-mooncake": ("vllm-decode-mooncake.txt",),
+    "vllm-push": ("vllm-prefill-push.txt",),
+    "vllm-killed": ("vllm-decode-prefill-killed.txt",),
     "nixl": ("nixl-initiator.txt",),
     "exporter": ("../../exporters/golden/metrics.txt",),
 }

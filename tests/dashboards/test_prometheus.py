@@ -32,7 +32,10 @@ INCIDENTS = {
     re.search(r"\*\*(\w+)\*\* fires", section)[1]: " ".join(section.split())  # type: ignore[index]
     for section in (ROOT / "docs/incidents.md").read_text().split("\n## ")[1:]
 }
-JOBS = ("kvdiag", "idle", *SOURCES, "vllm-recorded", "nixl-recorded", "exporter-recorded", *INCIDENTS)
+RECORDED = tuple(f"{name}-recorded" for name in backfill.RECORDED)
+TELLS_NOTHING = "vllm-mooncake-recorded"
+"""vLLM counts Mooncake's transfers from 0.33 on."""
+JOBS = ("kvdiag", "idle", *SOURCES, *RECORDED, *INCIDENTS)
 
 
 class Asked:
@@ -140,7 +143,7 @@ def test_an_engine_alone_fills_what_is_made_for_it(asked: Asked, source: str) ->
     assert count >= 10
 
 
-@pytest.mark.parametrize("job", ["kvdiag", *SOURCES, "vllm-recorded", "nixl-recorded"])
+@pytest.mark.parametrize("job", ["kvdiag", *SOURCES, *(one for one in RECORDED if one != TELLS_NOTHING)])
 def test_the_numbers_on_top_are_there_with_whatever_is_read(asked: Asked, job: str) -> None:
     tops = {
         panel["title"]: panel["targets"][0]["expr"]
@@ -159,6 +162,22 @@ def test_recorded_engines_fill_the_dashboards_that_are_made_for_them(asked: Aske
         assert any(one.startswith(f"kvdiag-overview: {panel} ") for one in filled), panel
     for panel in ("Transfer time", "Posting", "Bytes per transfer", "Descriptors per transfer"):
         assert any(one.startswith(f"kvdiag-pair: {panel} ") for one in filled), panel
+
+
+def test_an_engine_that_counts_no_transfers_shows_the_rest(asked: Asked) -> None:
+    filled = {where for where, _, target, _ in targets() if asked.query(target["expr"], TELLS_NOTHING)}
+    assert any(one.startswith("kvdiag-overview: Time to first token ") for one in filled)
+    assert not any(one.startswith("kvdiag-overview: Transfer time ") for one in filled)
+
+
+def test_recorded_failures_are_shown(asked: Asked) -> None:
+    """Of vLLM's decode engine whose prefill engine was killed under it: four of its transfers failed."""
+    shown: dict[str, list[float]] = {}
+    for where, _, target, _ in targets():
+        values = [float(one["value"][1]) for one in asked.query(target["expr"], "vllm-killed-recorded")]
+        shown.setdefault(where.rpartition(" ")[0], []).extend(values)
+    assert max(shown["kvdiag-overview: Failures per second"]) > 0
+    assert 0 < max(shown["kvdiag-overview: Failed transfers"]) < 1
 
 
 def test_what_a_whole_exporter_served_fills_the_dashboards_of_what_it_watched(asked: Asked) -> None:
