@@ -1,6 +1,6 @@
 """Run in a lab machine: for each line on standard input register memory and set up queue pairs, and tell the times.
 
-Arguments: DEVICE GID_INDEX. A line has two numbers: how many regions of 1 MiB are registered and deregistered, and how
+Arguments: DEVICE GID_INDEX. A line has two numbers: how many regions of 16 MiB are registered and deregistered, and how
 many times two queue pairs are connected. Two registrations that fail follow: of no memory, and without local write.
 The answer is a line of JSON with the seconds of every call that worked.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from kvdiag_probes.ib_pairs import Pairs
 from kvdiag_probes.libibverbs import LOCAL_WRITE, REMOTE_WRITE, Domain, RegistrationRefusedError
 
-SIZE = 1 << 20
+SIZE = 16 << 20
 device, gid_index = sys.argv[1], int(sys.argv[2])
 gid = Path(f"/sys/class/infiniband/{device}/ports/1/gids/{gid_index}").read_text().strip()
 

@@ -16,7 +16,7 @@ from tests.lab.topology import Wire
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
-REGIONS, ROUNDS, SIZE = 40, 6, 1 << 20
+REGIONS, ROUNDS, SIZE = 30, 6, 16 << 20
 TRACING = "/sys/kernel/tracing"
 FOREIGN = "p:kprobes/somebody vfs_fsync"
 LEFT_BY_A_KILLED_ONE = r"""
@@ -32,7 +32,7 @@ echo "hist:keys=common_pid:t=common_timestamp" >> $session/${event}_in/trigger
 echo "hist:keys=common_pid:d=common_timestamp-\$t:onmatch($session.${event}_in).$event(common_pid,\$d)" \
     >> $session/${event}_out/trigger
 """
-TRANSFERS = 20
+TRANSFERS = 8
 NIXL = "/tmp/live-nixl"
 # NIXL's wheel brings a libibverbs of its own, which cannot load Debian's driver of soft-RoCE.
 ENVIRONMENT = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"}
@@ -133,11 +133,12 @@ path = "{NIXL}/bundle"
     exporter.configure(config)
     over_tcp = transferred(exporter, ends, 2)
     health = exporter.health()
-    exporter.configure("")
+    ended = exporter.stop()
     recorded = [json.loads(line) for line in near.get(f"{NIXL}/bundle/requests.jsonl").splitlines()]
     for one in ends:
         one.kill()
 
+    assert ended.rc == 0, ended.stderr
     assert said.queue_pairs[int(pid)] >= 1
     assert said.region_bytes[int(pid)] >= 4 << 20
     engine = {"engine": "demo", "device": lab_pair.a.device}
