@@ -80,7 +80,10 @@ class Metric:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Return every metric of every collector and derivation, sorted by name; ValueError where one is defined twice."""
+    """Return every metric of every collector and derivation, sorted by name; ValueError where one is defined twice.
+
+    In OpenMetrics a counter's family goes without `_total`, so that `a` and `a_total` are the same one.
+    """
     import kvdiag_exporters.collectors
     import kvdiag_exporters.derived
 
@@ -90,7 +93,8 @@ def metrics() -> tuple[Metric, ...]:
             module = importlib.import_module(f"{package.__name__}.{module_info.name}")
             defined: Sequence[Metric] = getattr(module, "METRICS", ())
             for metric in defined:
-                if metric.name in found:
+                family = metric.name.removesuffix("_total")
+                if family in found:
                     raise ValueError(f"{metric.name} is defined twice, the second time in {module.__name__}")
-                found[metric.name] = metric
-    return tuple(found[name] for name in sorted(found))
+                found[family] = metric
+    return tuple(sorted(found.values(), key=lambda one: one.name))

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as text_string_to_open_families
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector as RegistryCollector
 
 import kvdiag
 from kvdiag.report.json import encode, published_schema
-from kvdiag_exporters.catalog import Metric, metrics
+from kvdiag_exporters.catalog import Buckets, Metric, Sample, metrics
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.document import build_document
-from kvdiag_exporters.exposition import all_samples, exposed
+from kvdiag_exporters.exposition import all_samples, exposed, families
 from kvdiag_exporters.metrics_page import build_page
 from kvdiag_exporters.scraper import Collection, Scraper
 from tests.exporters.host import write_host
@@ -117,3 +122,23 @@ def test_a_sample_with_the_wrong_number_of_labels_is_refused() -> None:
     assert metric.sample(math.inf, "a").labels == ("a",)
     with pytest.raises(ValueError, match="kvdiag_x has the labels"):
         metric.sample(1.0)
+
+
+def test_every_metric_is_a_family_of_its_own_in_openmetrics() -> None:
+    """A gauge `a` and a counter `a_total` are one family there, and no parser takes what has it twice."""
+    samples = [
+        one.sample(Buckets((1.0,), (1, 0), 0.5) if one.kind == "histogram" else 1.0, *("x" for _ in one.labels))
+        for one in metrics()
+    ]
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Everything(samples))
+    read = list(text_string_to_open_families(generate_latest(found).decode()))  # type: ignore[no-untyped-call]
+    assert len(read) == len(samples) > 100
+
+
+class Everything(RegistryCollector):
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> list[Family]:
+        return families(self._samples)

@@ -58,7 +58,7 @@ _DEFINED = (
     _metric("registered_bytes_total", "counter", "Bytes of memory registered and deregistered, by kind.", "bytes"),
     _metric("telemetry_dropped_total", "counter", "Telemetry events that the library itself dropped."),
     _metric("requests", "gauge", "Requests by state; waiting_… and kv_fetch_… are among the waiting.", "", _QUEUES),
-    _metric("requests_total", "counter", "Requests by outcome."),
+    _metric("request_outcomes_total", "counter", "Requests by outcome."),
     _metric("preemptions_total", "counter", "Requests that lost their KV cache to others."),
     _metric("tokens_total", "counter", "Tokens by kind; those of grain logical are the same on every rank."),
     _metric("kv_usage_ratio", "gauge", "Share of the KV cache in use, the fullest where several are merged.", "ratio"),

@@ -14,6 +14,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
 from tests.exporters.chaos import faults
 from tests.exporters.chaos.clients import Sender
 from tests.exporters.chaos.engine import get
@@ -56,6 +58,11 @@ class Result:
     records: str = ""
 
 
+def _open_metrics(text: str) -> None:
+    for _ in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+        pass
+
+
 def size_of(pid: int) -> Size:
     """Return what a process holds now."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -88,7 +95,7 @@ class Harness:
             self.world.build()
             ending.callback(self.world.close)
             self._start(ending)
-            sender = Sender(self._addresses["otlp_http"], REQUESTS_S)
+            sender = Sender(self._addresses["otlp_http"], self._addresses["otlp_grpc"], REQUESTS_S)
             self._learn()
             self.oracle.counted['kvdiag_records_spans_total{result="read"}'] = sender.read_between
             sender.start()
@@ -193,8 +200,12 @@ class Harness:
         return f"{when} ({active})"
 
     def _scrape_on(self) -> None:
+        number = 0
         while not self._stop.wait(SCRAPE_EVERY_S):
             self.scrape("scraped")
+            number += 1
+            if number % 5 == 0:
+                self._look_around()
             with suppress(OSError, AssertionError):
                 now = size_of(self._pid)
                 most = self.result.most or now
@@ -203,6 +214,18 @@ class Harness:
                     max(now.files, most.files),
                     max(now.threads, most.threads),
                 )
+
+    def _look_around(self) -> None:
+        """Read the other endpoints: each must answer with what can be read."""
+        for path, read in (("/healthz", json.loads), ("/api/records", json.loads), ("/metrics", _open_metrics)):
+            try:
+                status, text = get(self._addresses["metrics"], path, 40.0, "application/openmetrics-text")
+                read(text)
+            except Exception as error:
+                self.oracle.complain(f"unreadable {path}", f"{self._when('asked')}: {error!r}")
+                continue
+            if status != 200:
+                self.oracle.complain(f"status {status} of {path}", self._when("asked"))
 
     def _grow(self) -> None:
         while not self._stop.wait(STEP_S):

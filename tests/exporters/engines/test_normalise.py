@@ -142,7 +142,7 @@ def test_labels_without_bound_are_cut() -> None:
     lines = [f'vllm:request_success_total{{finished_reason="r{n}"}} 1' for n in range(MOST_VALUES + 50)]
     found = read("# TYPE vllm:request_success_total counter\n" + "\n".join(lines) + "\n")
     assert len(found.samples) == MOST_VALUES
-    assert found.broken == [f"kvdiag_engine_requests_total: more than {MOST_VALUES} series"]
+    assert found.broken == [f"kvdiag_engine_request_outcomes_total: more than {MOST_VALUES} series"]
 
 
 def test_what_a_real_store_client_of_mooncake_did_is_read_without_a_gap() -> None:
@@ -164,7 +164,7 @@ def test_what_a_real_runtime_of_dynamo_served_is_read_without_a_gap() -> None:
     found = read((FIXTURES / "dynamo-runtime.txt").read_text())
     assert (found.unmapped, found.broken, found.sources) == ({}, [], {"dynamo"})
     told = values(found)
-    assert told["requests_total", "worker"] == 8
+    assert told["request_outcomes_total", "worker"] == 8
     times = {kind: told["request_seconds", kind] for kind in ("worker", "request_transit", "first_response")}
     counts = {kind: sum(one.counts) for kind, one in times.items() if isinstance(one, Buckets)}
     assert counts == dict.fromkeys(times, 8)
@@ -180,7 +180,7 @@ def test_what_sglangs_router_served_is_read_without_a_gap() -> None:
     assert (found.unmapped, found.broken, found.sources) == ({}, [], {"sglang_router"})
     told = values(found)
     total = told["request_seconds", "total"]
-    assert told["requests_total", "routed"] == 6
+    assert told["request_outcomes_total", "routed"] == 6
     assert isinstance(total, Buckets)
     assert (sum(total.counts), round(total.sum, 3)) == (6, 0.3)
 
