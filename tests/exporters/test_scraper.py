@@ -1,6 +1,8 @@
 import threading
 from collections.abc import Iterable, Iterator
 
+import pytest
+
 from kvdiag.sources.base import SystemClock
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.exposition import all_samples, exposed
@@ -83,3 +85,31 @@ def test_the_age_grows_while_a_collector_fails() -> None:
     assert outcome.error
     text = exposed(all_samples(scraper.collect(), clock.now_s))
     assert 'kvdiag_collector_data_age_seconds{collector="it"} 7.0' in text
+
+
+class Setting(Good):
+    """Sets something that it has to take back, after a collection that is under way."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.states = ["not set"]
+
+    def collect(self) -> Iterable[Sample]:
+        self.states.append("set")
+        self.go_on.wait(60)
+        return []
+
+    def close(self) -> None:
+        self.states.append("taken back")
+        raise RuntimeError("what is left is told in the log, and ends nothing else")
+
+
+def test_the_end_waits_for_what_has_to_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting()
+    scraper = Scraper({"setting": setting, "good": Good()}, SystemClock(), timeout_s=0.2)
+    scraper.collect()
+    assert setting.states == ["not set", "set"]
+    threading.Timer(0.2, setting.go_on.set).start()
+    scraper.close()
+    assert setting.states == ["not set", "set", "taken back"]
+    assert "collector setting could not take back what it set" in caplog.text
