@@ -48,7 +48,7 @@ def test_wheel_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     assert _run(kvdiag, "--version", cwd=tmp_path).startswith("kvdiag ")
     assert "preflight" in _run(kvdiag, "--help", cwd=tmp_path)
     # Without the extras a command says which one it needs, and nothing else.
-    for command in (["diagnose", "x"], ["exporter"], ["agent"], ["demo"]):
+    for command in (["diagnose", "x"], ["exporter"], ["agent"], ["demo"], ["top"]):
         done = subprocess.run([kvdiag, *command], capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.returncode in (3, 64), done.stderr
         assert done.stderr.count("\n") == 1, done.stderr

@@ -1,6 +1,6 @@
-"""Numbers as people read them in a narrow column; "–" where nothing was counted, "?" where nobody counts."""
+"""Numbers as people read them in a narrow column; "-" where nothing was counted, "?" where nobody counts."""
 
-NONE = "–"
+NONE = "-"
 UNSEEN = "?"
 
 
