@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from dashboards.queries import SOURCES
 from kvdiag_exporters.engines import maps
 from tests.dashboards import backfill, live, promql
 from tests.dashboards.test_lint import DASHBOARDS, panels
+from tests.dashboards.test_rules import GOLDEN
 from tests.exporters.replay import alive
 from tests.exporters.test_cli import FEW_S, exporter
 from tests.exporters.test_prometheus import prometheus
@@ -54,10 +55,15 @@ class Asked:
                 time.sleep(0.1)
         pytest.fail("Prometheus does not become ready")
 
-    def query(self, expr: str, job: str = ".*", *, time_s: float | None = None) -> list[dict[str, Any]]:
-        """Return the series of an instant query that have a number; fails where Prometheus refuses or warns."""
+    def query(
+        self, expr: str, job: str = ".*", *, time_s: float | None = None, chosen: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the series of an instant query that have a number; fails where Prometheus refuses or warns.
+
+        `chosen` are values of the dashboard's variables; of all others everything is meant.
+        """
         filled = expr.replace("$__rate_interval", "5m").replace("$job", job)
-        filled = re.sub(r"\$\w+", ".*", filled)
+        filled = re.sub(r"\$(\w+)", lambda found: (chosen or {}).get(found[1], ".*"), filled)
         asked = urllib.parse.urlencode({"query": filled, "time": time_s or self._time_s})
         try:
             with urllib.request.urlopen(f"{self._base}/api/v1/query?{asked}", timeout=FEW_S) as answer:
@@ -262,12 +268,18 @@ def test_two_clicks_lead_from_an_incidents_alert_to_its_cause(asked: Asked, name
     (alert,) = [one for one in rules.alerts() if one.name == name]
     dashboard = DASHBOARDS[re.match(r"/d/([\w-]+)", alert.dashboard)[1]]  # type: ignore[index]
     by_title = {panel["title"]: panel for panel in panels(dashboard)}
+    (fired,) = GOLDEN[name]
+    link = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: fired["exp_labels"][found[1]], alert.dashboard)
+    chosen = {key.removeprefix("var-"): value for key, value in urllib.parse.parse_qsl(link.partition("?")[2])}
+    chosen.pop("job", None)
     title = re.search(r"2\. ([\w -]+) › ", told)[1]  # type: ignore[index]
     assert dashboard["title"] == f"kvdiag / {title}"
     shown = re.findall(r"\*([^*]+)\*(?:: `(\w+)` on top)?", told.split(" › ")[1].split(" 3. ")[0])
     assert shown[0][1]
     for panel, culprit in shown:
-        found = [one for target in by_title[panel]["targets"] for one in asked.query(target["expr"], name)]
+        found = [
+            one for target in by_title[panel]["targets"] for one in asked.query(target["expr"], name, chosen=chosen)
+        ]
         assert found, panel
         if culprit:
             top = max(found, key=lambda one: float(one["value"][1]))
