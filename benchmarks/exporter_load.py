@@ -28,6 +28,11 @@ ROOT = Path(__file__).parents[1]
 SENDERS = 2
 RECORDS = BATCH // 3 * 3
 """Of one export."""
+ACCEPT = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+)
+"""As Prometheus 3 sends it."""
 COUNTERS = 80
 PORTS = 8
 _CONFIG = """
@@ -119,7 +124,7 @@ def run(records_s: int, queue_pairs: int, seconds: float) -> Load:
 
 
 def _loaded(address: str, otlp: str, bodies: list[bytes], records_s: int, seconds: float) -> Load:
-    before = _scrape(address)[1]
+    before = _scrape(address)
     start_s = time.monotonic()
     sent = [0] * SENDERS
     senders = [
@@ -132,13 +137,13 @@ def _loaded(address: str, otlp: str, bodies: list[bytes], records_s: int, second
     times = []
     while time.monotonic() < start_s + seconds:
         time.sleep(choose.uniform(0.21, 0.29))
-        times.append(_scrape(address)[0])
+        times.append(_timed(address))
     for one in senders:
         one.join()
     elapsed_s = time.monotonic() - start_s
-    middle = _scrape(address)[1]
+    middle = _scrape(address)
     time.sleep(7)
-    after = _scrape(address)[1]
+    after = _scrape(address)
     accepted = sum(sent)
 
     def grown(series: str, later: dict[str, float] = after) -> float:
@@ -156,12 +161,18 @@ def _loaded(address: str, otlp: str, bodies: list[bytes], records_s: int, second
     )
 
 
-def _scrape(address: str) -> tuple[float, dict[str, float]]:
+def _timed(address: str) -> float:
+    """Return how long a scrape takes in the form that Prometheus asks for, OpenMetrics with exemplars."""
     start_s = time.perf_counter()
-    status, text = get(address)
-    took_s = time.perf_counter() - start_s
+    status, _ = get(address, accept=ACCEPT)
     assert status == 200
-    return took_s, parse(text)
+    return time.perf_counter() - start_s
+
+
+def _scrape(address: str) -> dict[str, float]:
+    status, text = get(address)
+    assert status == 200
+    return parse(text)
 
 
 def _send(address: str, bodies: list[bytes], sent: list[int], place: int, start_s: float, records_s: float) -> None:
