@@ -1,6 +1,6 @@
 """How often diagnose is right over soft-RoCE: two emulated machines, NIXL over rc_verbs of UCX between them.
 
-    python -m benchmarks.real_transfers_lab [--runs 3] [--kinds loss tcp …] [--seconds 80] [--output FOLDER]
+    python -m benchmarks.real_transfers_lab [--runs 3] [--kinds loss tcp …] [--seconds 200] [--output FOLDER]
 
 Like benchmarks/real_transfers.py, with the faults made by netem, and TCP in the place of RDMA among them. Needs root
 and the packages of tests/lab/packages.txt. One workload is served for all kinds, one after the other, and cut up.
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
     parser.add_argument("--kinds", nargs="+", choices=list(demo_pair.KINDS), default=list(demo_pair.KINDS))
-    parser.add_argument("--seconds", type=float, default=80, help="of arrivals for each kind")
+    parser.add_argument("--seconds", type=float, default=200, help="of arrivals for each kind")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="where recordings and runs.jsonl are kept; a new folder by default")
     arguments = parser.parse_args()

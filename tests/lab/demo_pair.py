@@ -1,6 +1,6 @@
 """The demo's workload between two machines over soft-RoCE: prefill on `a`, decode on `b`, an exporter beside each.
 
-What emulation makes slow is made small: prompts of a thirty-second part of the demo's, three requests a second.
+What emulation makes slow is made small: prompts of a thirty-second part of the demo's, one request a second.
 """
 
 import json
@@ -26,7 +26,7 @@ PAUSE_S, PAUSE_EVERY_S = 0.4, 1.6
 INTERVAL_S = 2.0
 MARGIN_S = 3.0
 """The machines' clocks are up to a second apart."""
-RATE, PROMPT_SCALE = 3.0, 1 / 32
+RATE, PROMPT_SCALE = 1.0, 1 / 32
 _START_S = 600.0
 _FOLDER = "/tmp/demo"
 # NIXL's wheel brings a libibverbs of its own, which cannot load Debian's driver of soft-RoCE.

@@ -13,7 +13,7 @@ RECEIVED = Metric(
     kind="counter",
     unit="bytes",
     labels=("node",),
-    help="Bytes that the host's IP stack received less the share of soft-RoCE packets, where there are such.",
+    help="Bytes that the host's IP stack received and that soft-RoCE packets cannot have been, at 4,200 bytes each.",
     recorded=(Recorded(name="host.tcp_rx_bytes", unit="B"),),
 )
 
@@ -21,7 +21,9 @@ METRICS = (RECEIVED,)
 
 _RDMA_PACKETS = "kvdiag_rdma_port_receive_packets_total"
 _RDMA_BYTES = "kvdiag_rdma_port_receive_bytes_total"
-_ALL_PACKETS = "kvdiag_netdev_receive_packets_total"
+LARGEST_PACKET = 4200.0
+"""Bytes: the largest RDMA MTU, 4096, and its headers. Packets of a control connection are small and many: by shares of
+packets their bytes would be overstated, and TCP blamed for what it did not carry."""
 
 
 class TcpBytesDerivation:
@@ -33,24 +35,22 @@ class TcpBytesDerivation:
         self._total = 0.0
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:  # noqa: ARG002
-        """Return the bytes so far; each collection adds its share of packets that were not RDMA."""
+        """Return the bytes so far; each collection adds what was too much for the RDMA packets in it."""
         now = self._read(samples)
-        if _RDMA_BYTES in now or not {_RDMA_PACKETS, _ALL_PACKETS, netdev.IP_RECEIVED.name, nic.UP.name} <= now.keys():
+        if _RDMA_BYTES in now or not {_RDMA_PACKETS, netdev.IP_RECEIVED.name, nic.UP.name} <= now.keys():
             return Derived()
         grown = {name: max(0.0, value - self._before[name]) for name, value in now.items() if name in self._before}
         self._before = now
-        if grown.get(_ALL_PACKETS):
-            rdma = min(1.0, grown[_RDMA_PACKETS] / grown[_ALL_PACKETS])
-            self._total += grown[netdev.IP_RECEIVED.name] * (1 - rdma)
+        if grown:
+            self._total += max(0.0, grown[netdev.IP_RECEIVED.name] - LARGEST_PACKET * grown[_RDMA_PACKETS])
         return Derived(samples=[RECEIVED.sample(self._total, self._host)])
 
     def _read(self, samples: Sequence[Sample]) -> dict[str, float]:
         found: dict[str, float] = defaultdict(float)
-        ports, host = (_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name), (_ALL_PACKETS, netdev.IP_RECEIVED.name)
+        ports = (_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name)
         for metric, labels, value in samples:
-            if metric.name not in (*ports, *host) or labels[0] != self._host or isinstance(value, Buckets):
-                continue
-            if metric.name in ports or (labels[1] == "" and labels[2:] != ("lo",)):
+            host = metric is netdev.IP_RECEIVED and labels[1] == ""
+            if labels[:1] == (self._host,) and (metric.name in ports or host) and not isinstance(value, Buckets):
                 found[metric.name] += value
         return dict(found)
 
