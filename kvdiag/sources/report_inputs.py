@@ -153,7 +153,10 @@ def _item(path: Path, where: str | None, raw: Any, size: int, changed: str, note
     named = f"{path}" if where is None else f"{path}, {where}"
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, str):
-        raise InputError(f"{named}: JSON without a schema field; give the output of kvdiag with --format json")
+        raise InputError(
+            f"{named}: JSON without a schema field; give output of a kvdiag command with --format json (of spans and load "
+            "generators' files that of kvdiag diagnose)"
+        )
     name, _, major = schema.partition("/")
     if name not in TYPES:
         known = ", ".join(one.removeprefix("kvdiag.") for one in TYPES)

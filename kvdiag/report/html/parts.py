@@ -81,7 +81,9 @@ def _diagnosis(item: ReportItem, one: DiagnosisDocument) -> Part:
         data=one.data,
         steps=one.steps,
     )
-    reason = f"a diagnosis holds no single requests; give the trace bundle too: kvdiag report {one.origin}"
+    reason = (
+        f"a diagnosis holds no single requests; where {one.origin} is a trace bundle, give kvdiag report its folder"
+    )
     return Part(
         title=f"Diagnosis of {PurePath(one.origin).name or one.origin}",
         subtitle=f"diagnosis of {one.origin}, made {moment(one.time)} on {one.host}; read from {item.input.path}",
