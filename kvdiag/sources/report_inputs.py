@@ -154,8 +154,8 @@ def _item(path: Path, where: str | None, raw: Any, size: int, changed: str, note
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, str):
         raise InputError(
-            f"{named}: JSON without a schema field; give output of a kvdiag command with --format json (of spans and load "
-            "generators' files that of kvdiag diagnose)"
+            f"{named}: JSON without a schema field; give output of a kvdiag command with --format json (of spans and "
+            "load generators' files that of kvdiag diagnose)"
         )
     name, _, major = schema.partition("/")
     if name not in TYPES:
