@@ -13,7 +13,8 @@ from kvdiag.model.probe_judgement import Judgement, Metric
 class ProbeSettings:
     """What was asked for; `iterations` or `duration_s` is None, whichever did not bound the run.
 
-    `queue_depth` is of each of `queue_pairs`, `in_flight` bounds all of them together; `batch` and `signal_every` are None where the message size decides.
+    `queue_depth` is of each of `queue_pairs`, `in_flight` bounds all of them together; `batch` and `signal_every` are
+    None where the message size decides.
     """
 
     kind: Literal["bandwidth", "latency"]
