@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 FEWEST_REQUESTS = 50
 """Below it no variance is split: the attribution itself asks for more on either side of a change."""
 NICENESS = 10
+AHEAD_S = 60.0
+"""A request that arrives later than that is of a clock that is wrong, or was: a window up to it could be years long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class OnlineAttribution:
         """Run once, now."""
         now_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
         since_s = now_s - self._window_s
-        found = self._requests.columns(since_s, LIVE_ROWS)
+        found = self._requests.columns(since_s, LIVE_ROWS, now_s + AHEAD_S)
         columns, count = (None, 0) if found is None else found
         diagnosis, error = None, ""
         if columns is None or count < FEWEST_REQUESTS:

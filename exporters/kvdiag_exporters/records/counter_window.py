@@ -14,6 +14,8 @@ from kvdiag_exporters.recorder import chosen, number
 MOST_SERIES = 1024
 """About 200 kB each of an hour at one a second are too many for more: 8 ports have some 100."""
 MOST_POINTS = 4096
+BACK_S = 60.0
+"""A clock that is set back by more takes the points of the time to come with it: until then no other would be kept."""
 
 
 class CounterWindow:
@@ -44,6 +46,9 @@ class CounterWindow:
                 times, values = self._series.setdefault(key, (array("d"), array("d")))
                 if len(times) >= 2 * MOST_POINTS:
                     del times[:MOST_POINTS], values[:MOST_POINTS]
+                if times and times[-1] > time_s + BACK_S:
+                    kept = bisect_left(times, time_s)
+                    del times[kept:], values[kept:]
                 if not times or time_s > times[-1]:
                     times.append(time_s)
                     values.append(value)

@@ -61,14 +61,17 @@ class RecordWindow:
         with self._lock:
             return list(self.requests), list(self.transfers), list(self.windows)
 
-    def columns(self, since_s: float, most_rows: int = MOST_ROWS) -> tuple[RequestColumns, int] | None:
-        """Return the requests that arrived since then, at most about `most_rows` of them evenly over time, and how many
-        there are in all; None where there are none.
+    def columns(
+        self, since_s: float, most_rows: int = MOST_ROWS, until_s: float = math.inf
+    ) -> tuple[RequestColumns, int] | None:
+        """Return the requests that arrived since then and by `until_s`, at most about `most_rows` of them evenly over
+        time, and how many there are in all; None where there are none.
         """
         with self._lock:
             arrival_s = np.array(self._numbers["arrival_s"])
             order = np.argsort(arrival_s, kind="stable")
-            order = order[np.searchsorted(arrival_s[order], since_s) :]
+            first, end = np.searchsorted(arrival_s[order], since_s), np.searchsorted(arrival_s[order], until_s, "right")
+            order = order[first:end]
             if order.size == 0:
                 return None
             rows = order[drawn(order.size, most_rows)]

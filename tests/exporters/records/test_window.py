@@ -1,6 +1,7 @@
 """The memory of records: its bounds, its columns, the document of it, and the attribution over it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -206,3 +207,19 @@ def test_shares_and_verdict_are_metrics_and_a_finding(tmp_path: Path) -> None:
         one for one in [result.diagnosis.verdict.cause] if result.diagnosis.verdict.status == "cause"
     ]
     assert create(Setup(node="host-a")) is None
+
+
+def test_a_clock_that_was_years_ahead_leaves_neither_requests_nor_counters_of_a_time_to_come() -> None:
+    clock = StillClock()
+    clock.now_s = 700.0 - 1.7e9
+    window, counters = RecordWindow(), CounterWindow({}, {"host-a": "both"})
+    online = OnlineAttribution(window, counters, {"p0": "prefill", "d0": "decode"}, clock, 60.0, 700.0)
+    window.add_requests(slowed())
+    healthy = online.attribute()
+    window.add_requests([replace(one, arrival_s=one.arrival_s + 6e8) for one in slowed(60)])
+    assert online.attribute().requests == healthy.requests
+    for time_s in (1.0, 2.0, 6e8, 6e8 + 1, 3.0, 4.0):
+        counters.observe([RECEIVED.sample(time_s, "host-a", "", "eth0")], time_s)
+    (series,), _ = counters.series(0.0)
+    assert series.time_s.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert series.value.tolist() == [4.0, 8.0, 12.0, 16.0]
