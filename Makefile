@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 NIXL := nixl-cu12==1.5.1
 # Programs the tests run: the lab's own list, a real Prometheus, a real browser, and a compiler-free everything else.
-TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev chromium
+TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev chromium tmux
 
-.PHONY: demo test test-fast lint lab-shell bench format schemas dashboards clean
+.PHONY: demo test test-fast lint lab-shell bench format schemas dashboards preview clean
 
 # Two network namespaces need root and `ip`; without them the demo runs over loopback and says so.
 demo: $(VENV)/.demo
@@ -46,6 +46,13 @@ format: $(VENV)/.dev
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m kvdiag.schemas
+
+# Screenshots of the dashboards, drawn without a Grafana server, and of the report.
+preview: $(VENV)/.dev
+	./tools/apt-install $(TEST_PACKAGES) pngquant fonts-inter
+	command -v npm >/dev/null || ./tools/apt-install nodejs npm
+	$(BIN)/python -m dashboards.preview
+	$(BIN)/python tools/report_screenshots.py
 
 dashboards: $(VENV)/.dev
 	$(BIN)/python dashboards/build.py
