@@ -43,9 +43,22 @@ class LineFollower(Generic[T]):
         self._line = 0
         self._rest = b""
         self._skipping = False
+        self._unread = False
 
     def read(self, limit_bytes: int = READ_BYTES) -> tuple[T, ...] | Missing:
-        """Return what was appended since the last call, at most `limit_bytes` of it, or why there is no file."""
+        """Return what was appended since the last call, at most `limit_bytes` of it, or why there is no file, or none
+        that can be read: a folder, a pipe, a disk that fails.
+        """
+        try:
+            found = self._read(limit_bytes)
+        except OSError as error:
+            found = Missing(f"{self.path}: {error.strerror}")
+            if self._replaced():
+                self.close()
+        self._unread = isinstance(found, Missing)
+        return found
+
+    def _read(self, limit_bytes: int) -> tuple[T, ...] | Missing:
         if self._file is None:
             missing = self._open()
             if missing is not None:
@@ -63,8 +76,8 @@ class LineFollower(Generic[T]):
         return records
 
     def backlog_bytes(self) -> int:
-        """Return how much of the file has not been read yet."""
-        return 0 if self._file is None else max(0, os.fstat(self._file).st_size - self._offset)
+        """Return how much of the file has not been read yet; nothing of one that cannot be read waits."""
+        return 0 if self._file is None or self._unread else max(0, os.fstat(self._file).st_size - self._offset)
 
     def close(self) -> None:
         if self._file is not None:

@@ -25,6 +25,19 @@ def test_the_first_invalid_line_of_each_file_is_logged_once(tmp_path: Path, capl
     assert [message.split(":")[0] for message in caplog.messages] == [f"{path}, line 2" for path in paths]
 
 
+def test_a_folder_for_a_file_costs_only_its_own_records(tmp_path: Path) -> None:
+    stream, given = RecordStream(), list[str]()
+    stream.add_sink(lambda records: given.extend(one.request_id for one in records))
+    for path in (tmp_path / "folder", tmp_path / "file"):
+        stream.follow(path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text('{"request_id": "r", "arrival_s": 1.0}\n')
+    stream.poll()
+    assert given == ["r"]
+    assert stream.missing == (f"{tmp_path / 'folder'}: Is a directory",)
+    assert stream.backlog_bytes() == 0
+
+
 def test_a_thread_reads_on_in_pieces_and_a_collection_reads_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

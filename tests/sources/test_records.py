@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from kvdiag.model.missing import Missing
+from kvdiag.sources.line_follower import LineFollower
 from kvdiag.sources.records import LINE_BYTES, RecordFollower
 
 
@@ -86,3 +87,44 @@ def test_a_backlog_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     assert 0 < len(first) < 100
     assert follower.backlog_bytes() > 0
     assert [one.request_id for one in first] + names(follower) == [str(i) for i in range(100)]
+
+
+def test_a_folder_is_no_file_and_stops_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.mkdir()
+    follower = RecordFollower(path)
+    for _ in range(2):
+        missing = follower.read()
+        assert isinstance(missing, Missing)
+        assert missing.missing == f"{path}: Is a directory"
+        assert follower.backlog_bytes() == 0
+    path.rmdir()
+    append(path, line("a"))
+    follower.read()
+    assert names(follower) == ["a"]
+
+
+def test_a_file_that_became_a_folder_goes_on_once_it_is_a_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    append(path, line("a"))
+    follower = RecordFollower(path)
+    assert names(follower) == ["a"]
+    path.unlink()
+    path.mkdir()
+    assert names(follower) == []
+    assert isinstance(follower.read(), Missing)
+    path.rmdir()
+    append(path, line("b"))
+    follower.read()
+    assert names(follower) == ["b"]
+
+
+def test_a_log_followed_from_its_end_may_be_a_folder_at_first(tmp_path: Path) -> None:
+    path = tmp_path / "engine.log"
+    path.mkdir()
+    follower = LineFollower(path, bytes.decode, from_end=True)
+    assert isinstance(follower.read(), Missing)
+    path.rmdir()
+    append(path, "first\n")
+    follower.read()
+    assert follower.read() == ("first",)

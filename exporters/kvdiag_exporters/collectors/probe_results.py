@@ -1,12 +1,13 @@
 """The last results of probes by pair, from the files that `kvdiag probe … --out FILE` appends to."""
 
 import glob
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from kvdiag.model.missing import Missing
 from kvdiag.sources.line_follower import LineFollower
@@ -77,10 +78,7 @@ class ProbeResultsCollector:
         missing: list[str] = []
         for path in self._paths(missing):
             follower = self._followers.setdefault(path, LineFollower(path, decode))
-            try:
-                found = follower.read()
-            except OSError as error:
-                found = Missing(f"{path}: {error.strerror}")
+            found = follower.read()
             if isinstance(found, Missing):
                 missing.append(found.missing)
                 continue
@@ -128,65 +126,148 @@ def decode(line: bytes) -> list[Run] | None:
 
     ValueError or msgspec's errors where the line is no probe's document.
     """
-    document = msgspec.json.decode(line)
-    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("kvdiag.probe"):
+    schema = _HEAD.decode(line).schema
+    if not schema.startswith("kvdiag.probe"):
         raise ValueError("no document of kvdiag probe")
-    read = {"kvdiag.probe/1": _sizes, "kvdiag.probe-compare/1": _methods, "kvdiag.probe-kv/1": _layouts}.get(
-        document["schema"]
-    )
-    ends = document.get("ends")
-    if read is None or not isinstance(ends, dict):
+    decoder = _DECODERS.get(schema)
+    found = None if decoder is None else decoder.decode(line)
+    if found is None or found.ends is None:
         return None
+    ends = found.ends
+    missed = sum(one.status == "missed" for one in found.judgements) + sum(not one.met for one in found.thresholds)
+    return [
+        Run(
+            (found.host, ends.peer_host, probe, operation, transport, (ends.local_device or "").partition(" ")[0]),
+            _epoch_s(found.time),
+            dict(sorted(sizes.items())[-MOST_SIZES:]),
+            bool(found.failure),
+            missed,
+        )
+        for (probe, operation, transport), sizes in found.sizes().items()
+    ]
+
+
+def _epoch_s(time: str) -> float:
     try:
-        device = str(ends.get("local_device") or "").partition(" ")[0]
-        time_s = datetime.fromisoformat(document["time"]).timestamp()
-        missed = sum(one["status"] == "missed" for one in document.get("judgements") or ())
-        missed += sum(not one["met"] for one in document.get("thresholds") or ())
-        return [
-            Run(
-                (str(document["host"]), str(ends["peer_host"]), probe, operation, transport, device),
-                time_s,
-                dict(sorted(sizes.items())[-MOST_SIZES:]),
-                bool(document.get("failure")),
-                missed,
-            )
-            for (probe, operation, transport), sizes in read(document).items()
-        ]
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{document['schema']} without what it should have: {error!r}") from None
+        return datetime.fromisoformat(time).timestamp()
+    except OverflowError as error:
+        raise ValueError(f"time {time}: {error}") from None
 
 
 Found = dict[tuple[str, str, str], dict[int, Size]]
+_Whole = Annotated[int, Meta(ge=0)]
+_Number = Annotated[float, Meta(ge=0)]
 
 
-def _sizes(document: Mapping[str, Any]) -> Found:
-    settings = document["settings"]
-    sizes = {
-        int(one["size_bytes"]): Size(
-            float(one["bytes_per_second"]), float(one["latency_s"]["p50"]), float(one["latency_s"]["p99"])
-        )
-        for one in document["results"]
-    }
-    return {(settings["kind"], settings["operation"], settings["transport"]): sizes}
+class _Head(msgspec.Struct):
+    schema: str = ""
 
 
-def _methods(document: Mapping[str, Any]) -> Found:
-    found: Found = {}
-    for one in document["results"]:
-        transport, _, operation = one["method"].partition("-")
-        sizes = found.setdefault(("compare", operation, transport), {})
-        sizes[int(one["size_bytes"])] = Size(float(one["bandwidth"]["value"]), float(one["latency_p50"]["value"]))
-    return found
+class _Ends(msgspec.Struct):
+    peer_host: str
+    local_device: str | None = None
 
 
-def _layouts(document: Mapping[str, Any]) -> Found:
-    """Return the rows of all pairs of ranks together where there are any, else those of each pair alone."""
-    found: Found = {}
-    together = [one for one in document["rows"] if one["pair"] is None]
-    for one in together or document["rows"]:
-        sizes = found.setdefault((f"kv {one['mode']}", one["operation"], document["settings"]["transport"]), {})
-        sizes[int(one["bytes"])] = Size(float(one["bandwidth"]["value"]), float(one["total"]["value"]))
-    return found
+class _Judgement(msgspec.Struct):
+    status: str
+
+
+class _Threshold(msgspec.Struct):
+    met: bool
+
+
+class _Value(msgspec.Struct):
+    value: _Number
+
+
+class _Document(msgspec.Struct, kw_only=True):
+    host: str
+    time: str
+    ends: _Ends | None = None
+    judgements: tuple[_Judgement, ...] = ()
+    thresholds: tuple[_Threshold, ...] = ()
+    failure: str | None = None
+
+
+class _Settings(msgspec.Struct):
+    kind: str
+    operation: str
+    transport: str
+
+
+class _Latency(msgspec.Struct):
+    p50: _Number
+    p99: _Number
+
+
+class _Result(msgspec.Struct):
+    size_bytes: _Whole
+    bytes_per_second: _Number
+    latency_s: _Latency
+
+
+class _Probe(_Document, kw_only=True):
+    settings: _Settings
+    results: tuple[_Result, ...]
+
+    def sizes(self) -> Found:
+        sizes = {
+            one.size_bytes: Size(one.bytes_per_second, one.latency_s.p50, one.latency_s.p99) for one in self.results
+        }
+        return {(self.settings.kind, self.settings.operation, self.settings.transport): sizes}
+
+
+class _Method(msgspec.Struct):
+    method: str
+    size_bytes: _Whole
+    bandwidth: _Value
+    latency_p50: _Value
+
+
+class _Compare(_Document, kw_only=True):
+    results: tuple[_Method, ...]
+
+    def sizes(self) -> Found:
+        found: Found = {}
+        for one in self.results:
+            transport, _, operation = one.method.partition("-")
+            sizes = found.setdefault(("compare", operation, transport), {})
+            sizes[one.size_bytes] = Size(one.bandwidth.value, one.latency_p50.value)
+        return found
+
+
+class _Transport(msgspec.Struct):
+    transport: str
+
+
+class _Row(msgspec.Struct):
+    operation: str
+    pair: tuple[int, int] | None
+    mode: str
+    bytes: _Whole
+    bandwidth: _Value
+    total: _Value
+
+
+class _Layouts(_Document, kw_only=True):
+    settings: _Transport
+    rows: tuple[_Row, ...]
+
+    def sizes(self) -> Found:
+        """Return the rows of all pairs of ranks together where there are any, else those of each pair alone."""
+        found: Found = {}
+        for one in [one for one in self.rows if one.pair is None] or self.rows:
+            sizes = found.setdefault((f"kv {one.mode}", one.operation, self.settings.transport), {})
+            sizes[one.bytes] = Size(one.bandwidth.value, one.total.value)
+        return found
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_DECODERS: dict[str, msgspec.json.Decoder[_Probe] | msgspec.json.Decoder[_Compare] | msgspec.json.Decoder[_Layouts]] = {
+    "kvdiag.probe/1": msgspec.json.Decoder(_Probe),
+    "kvdiag.probe-compare/1": msgspec.json.Decoder(_Compare),
+    "kvdiag.probe-kv/1": msgspec.json.Decoder(_Layouts),
+}
 
 
 def create(setup: Setup) -> ProbeResultsCollector | None:

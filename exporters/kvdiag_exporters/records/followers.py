@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 
@@ -16,7 +15,6 @@ from kvdiag_exporters.records.log_reader import LogLine, LogReader
 
 READ_BYTES = 2 << 20
 """Of one file and round: 100 ms of CPU where every line tells something."""
-T = TypeVar("T")
 _SIDES: dict[str, Side] = {"prefill": "prefill", "decode": "decode"}
 
 
@@ -55,14 +53,14 @@ class Followers:
         pieces: list[Piece] = []
         missing = []
         for engine, steps in self._steps:
-            lines = _read(steps)
+            lines = steps.read(READ_BYTES)
             if isinstance(lines, Missing):
                 missing.append(lines.missing)
                 continue
             for line in lines:
                 pieces += _placed((*line.requests, *line.transfers, *line.windows), engine)
         for engine, log in self._logs:
-            told = _read(log)
+            told = log.read(READ_BYTES)
             if isinstance(told, Missing):
                 missing.append(told.missing)
                 continue
@@ -75,14 +73,6 @@ class Followers:
             for kind in line.kinds:
                 self.events[engine.labels, kind] += 1
             yield from _placed(line.pieces, engine)
-
-
-def _read(follower: LineFollower[T]) -> tuple[T, ...] | Missing:
-    """Return what was appended, or why it cannot be read: a folder, a disk that fails; the other files go on."""
-    try:
-        return follower.read(READ_BYTES)
-    except OSError as error:
-        return Missing(f"{follower.path}: {error.strerror}")
 
 
 def _placed(pieces: Sequence[Piece], engine: Engine) -> Iterator[Piece]:

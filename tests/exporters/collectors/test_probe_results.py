@@ -14,9 +14,11 @@ from kvdiag_exporters.collectors.probe_results import ProbeResultsCollector
 from kvdiag_exporters.config import load
 from tests.probes.agents import serving
 
+RESULT = {"size_bytes": 65536, "bytes_per_second": 1e9, "latency_s": {"p50": 1e-5, "p99": 2e-5}}
+
 
 def document(time: str = "2026-01-01T10:00:00.000Z", gbps: float = 10.0, **more: Any) -> dict[str, Any]:
-    result = {"size_bytes": 65536, "bytes_per_second": gbps * 1e9 / 8, "latency_s": {"p50": 1e-5, "p99": 2e-5}}
+    result = RESULT | {"bytes_per_second": gbps * 1e9 / 8}
     return {
         "schema": "kvdiag.probe/1", "version": "0", "host": "a", "time": time,
         "settings": {"kind": "bandwidth", "operation": "write", "transport": "rdma"},
@@ -93,8 +95,13 @@ def test_comparisons_and_layouts_have_their_own_names(tmp_path: Path) -> None:
     [
         ("garbage", "JSON is malformed"),
         ("{}", "no document of kvdiag probe"),
-        ("[1]", "no document of kvdiag probe"),
-        ({**document(), "results": None}, "without what it should have"),
+        ("[1]", "Expected `object`, got `array`"),
+        ({**document(), "results": None}, "Expected `array`, got `null` - at `$.results`"),
+        ({**document(), "settings": {"kind": "latency", "operation": "read", "transport": 3}}, "$.settings.transport"),
+        ({**document(), "host": {"a": 1}}, "$.host"),
+        ({**document(), "results": [{**RESULT, "bytes_per_second": "nan"}]}, "$.results[0].bytes_per_second"),
+        ({**document(), "results": [{**RESULT, "size_bytes": -4}]}, "Expected `int` >= 0"),
+        ({**document(), "time": "0001-01-01T00:00:00"}, "out of range"),
         ({**document(), "time": "yesterday"}, "Invalid isoformat string"),
     ],
 )
