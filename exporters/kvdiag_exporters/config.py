@@ -1,6 +1,5 @@
 """The exporter's configuration: a TOML file, every field optional; what is wrong is named by file and field."""
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,28 +10,27 @@ from msgspec import Meta
 from kvdiag.errors import InputError, UsageError
 from kvdiag_exporters.collectors.base import Engine
 from kvdiag_exporters.config_errors import explain
-from kvdiag_exporters.records.settings import RecordsConfig, split_address
+from kvdiag_exporters.config_types import Text, Url, split_address
+from kvdiag_exporters.records.settings import RecordsConfig, otlp_address
 
 DEFAULT_LISTEN = "127.0.0.1:9846"
-_LISTEN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
-_Text = Annotated[str, Meta(min_length=1)]
-_Url = Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")]
+_ADDRESS_BYTES = 1024
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One [[engines]] table; paths are relative to the configuration file."""
 
-    name: _Text
-    node: _Text | None = None
+    name: Text
+    node: Text | None = None
     role: Literal["prefill", "decode", "both"] = "both"
     pid: Annotated[int, Meta(ge=1)] | None = None
-    nixl_telemetry: _Text | None = None
-    records: _Text | None = None
-    metrics: tuple[_Url, ...] = ()
+    nixl_telemetry: Text | None = None
+    records: Text | None = None
+    metrics: tuple[Url, ...] = ()
     metrics_interval_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
-    transfer_csv: _Text | None = None
-    step_records: _Text | None = None
-    logs: tuple[_Text, ...] = ()
+    transfer_csv: Text | None = None
+    step_records: Text | None = None
+    logs: tuple[Text, ...] = ()
 
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,8 +38,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     of which the newest `keep` stay.
     """
 
-    path: _Text
-    incident_start_s: float | None = None
+    path: Text
+    incident_start_s: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     rotate_s: Annotated[float, Meta(ge=60, le=31_536_000)] | None = None
     keep: Annotated[int, Meta(ge=1, le=100_000)] = 24
 
@@ -51,16 +49,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     set probes in the kernel, `queue_pair_counters` asks for those of single queue pairs.
     """
 
-    listen: _Text = DEFAULT_LISTEN
-    address_file: _Text | None = None
+    listen: Text = DEFAULT_LISTEN
+    address_file: Text | None = None
     interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
-    node: _Text | None = None
-    root: _Text = "/"
+    node: Text | None = None
+    root: Text = "/"
     engines: tuple[EngineConfig, ...] = ()
-    probe_results: tuple[_Text, ...] = ()
+    probe_results: tuple[Text, ...] = ()
     recorder: RecorderConfig | None = None
     records: RecordsConfig | None = None
-    web_config: _Text | None = None
+    web_config: Text | None = None
     kernel_timing: bool = False
     queue_pair_counters: bool = False
 
@@ -71,7 +69,7 @@ def load(path: Path) -> Config:
         raw = tomllib.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
     try:
         config = msgspec.convert(raw, Config)
@@ -88,33 +86,50 @@ def load(path: Path) -> Config:
         for field in ("otlp_http", "otlp_grpc"):
             address = getattr(config.records, field, None)
             if address is not None:
-                split_address(field, address)
+                otlp_address(field, address)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
     config = _absolute(config, path.absolute().parent)
-    for field, folder, what in (
-        ("root", config.root, "is no folder; name the one where the host's file system is seen"),
-        (
-            "address_file",
-            config.address_file and str(Path(config.address_file).parent),
-            "is no folder; create it first",
-        ),
-    ):
-        if folder is not None and not Path(folder).is_dir():
-            raise InputError(f"{path}: {field}: {folder} {what}")
-    if config.address_file is not None and Path(config.address_file).is_dir():
-        raise InputError(f"{path}: address_file: {config.address_file} is a folder; name a file in it")
-    if config.recorder is not None and Path(config.recorder.path).is_file():
-        raise InputError(f"{path}: recorder.path: {config.recorder.path} is a file, not a folder")
+    try:
+        _check_places(config)
+    except (OSError, InputError) as error:
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise InputError(f"{path}: {why}") from None
     return config
+
+
+def _check_places(config: Config) -> None:
+    """Raise InputError where a folder is not there or a file is in the way of what would be written; or OSError."""
+    if not Path(config.root).is_dir():
+        raise InputError(f"root: {config.root} is no folder; name the one where the host's file system is seen")
+    if config.recorder is not None and Path(config.recorder.path).is_file():
+        raise InputError(f"recorder.path: {config.recorder.path} is a file, not a folder")
+    if config.address_file is None:
+        return
+    address = Path(config.address_file)
+    if not address.parent.is_dir():
+        raise InputError(f"address_file: {address.parent} is no folder; create it first")
+    if address.is_dir():
+        raise InputError(f"address_file: {address} is a folder; name a file in it")
+    if address.exists() and not _is_address(address):
+        raise InputError(f"address_file: {address} holds something else than an address; name a file of its own")
+
+
+def _is_address(path: Path) -> bool:
+    """Return whether a file is empty or an earlier exporter's, which may be replaced."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        found = file.read(_ADDRESS_BYTES).decode(errors="replace").strip()
+    try:
+        return not found or bool(split_listen(found))
+    except UsageError:
+        return False
 
 
 def split_listen(listen: str) -> tuple[str, int]:
     """Return address and port of ADDR:PORT (IPv6 in brackets); UsageError where it is not that."""
-    match = _LISTEN.fullmatch(listen)
-    if not match or int(match["port"]) > 65535:
-        raise UsageError(f"listen is {listen!r}; give ADDR:PORT, for example {DEFAULT_LISTEN} (port 0: any free one)")
-    return match["host"].strip("[]"), int(match["port"])
+    return split_address("listen", listen, DEFAULT_LISTEN)
 
 
 def engines(config: Config, node: str) -> tuple[Engine, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvdiag.errors import InputError, KvdiagError, UnavailableError
 from kvdiag_exporters.bundle_folder import BundleFolder
 from kvdiag_exporters.config import Config, split_listen
-from kvdiag_exporters.records.settings import split_address
+from kvdiag_exporters.records.settings import otlp_address
 from kvdiag_exporters.web_config import load as load_web
 
 
@@ -50,7 +50,7 @@ def check(found: Config, running: Running, file: Path | None, listen_from: str |
             for field in ("otlp_http", "otlp_grpc"):
                 address = getattr(found.records, field)
                 if address is not None:
-                    _check_port(f"{where}records.{field}", *split_address(field, address), running.ports)
+                    _check_port(f"{where}records.{field}", *otlp_address(field, address), running.ports)
     except OSError as error:
         raise UnavailableError(f"{where}{error.strerror or error}") from None
     if found.recorder is not None:

@@ -27,7 +27,23 @@ _VERSIONS = {
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
 _Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
-_Hash = Annotated[str, Meta(pattern=r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$")]
+_Hash = Annotated[
+    str,
+    Meta(
+        # A cost of 17 takes ten seconds a login; htpasswd makes no greater one.
+        pattern=r"^\$2[aby]\$(0[4-9]|1[0-7])\$[./A-Za-z0-9]{53}$(?!\n)",
+        description='the bcrypt hash of a password, of cost 4 to 17: htpasswd -nBC 10 "" prints it',
+    ),
+]
+_HeaderName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!(?i:content-(length|type|encoding)|date|server|connection|transfer-encoding|www-authenticate)$)"
+        r"[-!#$%&'*+.^_`|~0-9A-Za-z]+$(?!\n)",
+        description="the name of a header that the exporter does not set itself",
+    ),
+]
+_HeaderValue = Annotated[str, Meta(pattern=r"^[ -~]*$(?!\n)", description="one line of ASCII characters")]
 _NOBODY = "$2b$10$Zb9.9jHPm9GJ7fQ.ONjowuWHZlwrJDTYrLmmiV9MOUJWe22jshubC"
 """Checked for users that there are not: how long an answer takes tells nobody who exists."""
 
@@ -47,7 +63,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """`http_server_config`; HTTP/1.1 is spoken whatever `http2` says."""
 
     http2: bool = False
-    headers: dict[str, str] = {}
+    headers: dict[_HeaderName, _HeaderValue] = {}
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,7 +126,7 @@ def load(path: Path) -> Web:
         raw = yaml.safe_load(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())[:160]}") from None
     try:
         config = msgspec.convert({} if raw is None else raw, WebConfig)
@@ -129,12 +145,21 @@ def _library(path: Path, name: str, package: str) -> Any:
         raise KvdiagError(f"{path}: {package} is needed to read it; pip install 'kvdiag[exporter]'") from None
 
 
+def _no_passphrase() -> str:
+    """Stand for OpenSSL's question at the terminal, where nobody may sit."""
+    raise ValueError("the key is encrypted; take its passphrase off: openssl pkey")
+
+
 def _context(path: Path, config: TlsConfig) -> ssl.SSLContext:
     base = path.absolute().parent
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if _VERSIONS[config.min_version] > _VERSIONS[config.max_version]:
+        raise InputError(
+            f"{path}: tls_server_config: min_version {config.min_version} is above max_version {config.max_version}"
+        )
     context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     try:
-        context.load_cert_chain(base / config.cert_file, base / config.key_file)
+        context.load_cert_chain(base / config.cert_file, base / config.key_file, password=_no_passphrase)
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise InputError(

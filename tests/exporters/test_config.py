@@ -72,6 +72,22 @@ def test_paths_are_relative_to_the_file_and_nodes_default_to_the_host(tmp_path: 
     ('[[engines]]\nname = "a"\n[[engines]]\nname = "a"', "the name 'a' is given 2 times"),
     ("[recorder]", "recorder: Object missing required field `path`"),
     ("listen = ", "not TOML"),
+    ("node = " + "[" * 5000, "not TOML"),
+    ('probe_results = "a.jsonl"', "probe_results: Expected `array`, got `str`; put it into brackets: [...]"),
+    ('[[engines]]\nname = "a"\nlogs = "a.log"', "engines[0].logs: Expected `array`, got `str`; put it into brackets"),
+    ('probe_results = ["a\\u0000b"]', "probe_results[0]: give one line of text"),
+    ('node = "a\\n"', "node: give one line of text"),
+    ('web_config = "a\\u0000b"', "web_config: give one line of text"),
+    (f'[recorder]\npath = "{"a" * 4000}"', ": File name too long"),
+    (f'[recorder]\npath = "{"a" * 5000}"', "recorder.path: give one line of text"),
+    ('[recorder]\npath = "b"\nincident_start_s = nan', "recorder.incident_start_s: Expected `float` >= 0.0"),
+    ('address_file = "exporter.toml"', "exporter.toml holds something else than an address; name a file of its own"),
+    ('[[engines]]\nname = "a"\nmetrics = ["http://a:99999/m"]', "metrics[0]: give an address as http://HOST:PORT/PATH"),
+    ('[[engines]]\nname = "a"\nmetrics = ["http://[::1/m"]', "metrics[0]: give an address as http://HOST:PORT/PATH"),
+    ('[[engines]]\nname = "a"\nmetrics = ["http://u:p@a/m"]', "metrics[0]: give an address as http://HOST:PORT/PATH"),
+    ('[records]\nexport = "http://a:1?x=1"', "records.export: give the address of an OTLP/HTTP receiver"),
+    ('[records.forward]\nendpoint = "http://a:4318/v1/traces"', "endpoint: give the address of an OTLP/HTTP receiver"),
+    ('[records]\notlp_http = ":4318"', "records.otlp_http is ':4318'; give ADDR:PORT, for example 127.0.0.1:4318"),
     ('node = ""', "node: Expected `str` of length >= 1"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_field(text: str, message: str, tmp_path: Path) -> None:
@@ -95,3 +111,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_addresses_are_checked(listen: str) -> None:
     with pytest.raises(UsageError):
         split_listen(listen)
+
+
+@pytest.mark.parametrize("url", [
+    "http://a", "https://a:1/", "http://[::1]:65535/metrics?x=%20&y=1", "http://127.0.0.1:8000/a/v1/traces/b",
+])  # fmt: skip
+def test_addresses_of_servers_may_be(url: str, tmp_path: Path) -> None:
+    assert load(written(tmp_path, f'[[engines]]\nname = "a"\nmetrics = ["{url}"]')).engines[0].metrics == (url,)
+
+
+def test_an_address_file_of_an_earlier_run_may_be_replaced(tmp_path: Path) -> None:
+    for earlier in ("", "127.0.0.1:9846\n", "[::1]:80"):
+        (tmp_path / "address").write_text(earlier)
+        assert load(written(tmp_path, 'address_file = "address"')).address_file == str(tmp_path / "address")

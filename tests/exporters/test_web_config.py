@@ -154,7 +154,15 @@ def test_client_certificates(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("basic_auth_users: {prom: secret}", "basic_auth_users[...]: Expected `str` matching regex"),
+    ("basic_auth_users: {prom: secret}", "basic_auth_users[...]: give the bcrypt hash of a password"),
+    (f"basic_auth_users: {{prom: {HASH.replace('$04$', '$31$')}}}", "of cost 4 to 17"),
+    ('http_server_config: {headers: {X-A: "a\\r\\nSet-Cookie: b"}}', "headers[...]: give one line of ASCII characters"),
+    ("http_server_config: {headers: {X-A: ж}}", "headers[...]: give one line of ASCII characters"),
+    ("http_server_config: {headers: {'X A:': b}}", "headers: a name in it: give the name of a header"),
+    ("http_server_config: {headers: {Content-Length: '3'}}", "that the exporter does not set itself"),
+    ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS13, max_version: TLS12}",
+     "min_version TLS13 is above max_version TLS12"),
+    ("[" * 5000, "not YAML: maximum recursion depth"),
     ("basic_auth_user: {}", "unknown field `basic_auth_user`; did you mean `basic_auth_users`?"),
     ("tls_server_config: {cert_file: server.pem}", "tls_server_config: Object missing required field `key_file`"),
     ("tls_server_config: {cert_file: no.pem, key_file: server.key}",
@@ -180,3 +188,9 @@ def test_a_mistake_is_told_by_file_and_field(tmp_path: Path, text: str, why: str
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load(tmp_path / "none.yml")
+
+
+def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "tls_server_config: {cert_file: server.pem, key_file: locked.key}")
+    with pytest.raises(InputError, match=r"server\.pem, locked\.key: .*the key is encrypted; take its passphrase off"):
+        load(path)

@@ -22,7 +22,7 @@ from kvdiag_exporters.records.followers import Followers
 from kvdiag_exporters.records.hub import Hub
 from kvdiag_exporters.records.intake import Intake
 from kvdiag_exporters.records.log_reader import LogReader
-from kvdiag_exporters.records.settings import RecordsConfig, split_address
+from kvdiag_exporters.records.settings import RecordsConfig, otlp_address
 from kvdiag_exporters.records.window import RecordWindow
 from kvdiag_exporters.stream import RecordStream
 from kvdiag_exporters.web_config import load as load_web
@@ -118,7 +118,7 @@ class Records:
             if self.config.otlp_http is not None:
                 from kvdiag_exporters.records.otlp_http import OtlpHttp
 
-                http = OtlpHttp(*split_address("otlp_http", self.config.otlp_http), self._accept, web=web)
+                http = OtlpHttp(*otlp_address("otlp_http", self.config.otlp_http), self._accept, web=web)
                 self._receiving.callback(http.stop)
                 self.addresses["otlp_http"] = http.address
                 self._http = http
@@ -126,7 +126,7 @@ class Records:
             if self.config.otlp_grpc is not None:
                 from kvdiag_exporters.records.otlp_grpc import OtlpGrpc
 
-                grpc = OtlpGrpc(*split_address("otlp_grpc", self.config.otlp_grpc), self._accept, web=web)
+                grpc = OtlpGrpc(*otlp_address("otlp_grpc", self.config.otlp_grpc), self._accept, web=web)
                 self._grpc = grpc
                 self._receiving.callback(grpc.stop)
                 self.addresses["otlp_grpc"] = grpc.address

@@ -1,21 +1,17 @@
 """The [records] table of the configuration."""
 
-import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from kvdiag.errors import UsageError
-
-_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(?P<port>\d{1,5})")
-_Text = Annotated[str, Meta(min_length=1)]
+from kvdiag_exporters.config_types import BaseUrl, Text, split_address
 
 
 class ForwardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[records.forward]: the base URL of the other exporter's `otlp_http`, where requests are joined."""
 
-    endpoint: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")]
+    endpoint: BaseUrl
 
 
 class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,20 +24,17 @@ class RecordsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     the last `window_s` every `attribution_interval_s`; 0 switches it off.
     """
 
-    otlp_http: _Text | None = None
-    otlp_grpc: _Text | None = None
-    web_config: _Text | None = None
+    otlp_http: Text | None = None
+    otlp_grpc: Text | None = None
+    web_config: Text | None = None
     wait_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.5
-    export: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/\S*)?$")] | None = None
+    export: BaseUrl | None = None
     forward: ForwardConfig | None = None
     window_s: Annotated[float, Meta(ge=60, le=86400)] = 3600.0
     attribution_interval_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
 
 
-def split_address(field: str, address: str) -> tuple[str, int]:
-    """Return host and port of ADDR:PORT (IPv6 in brackets); UsageError names the field where it is not that."""
-    match = _ADDRESS.fullmatch(address)
-    if not match or int(match["port"]) > 65535:
-        raise UsageError(f"records.{field} is {address!r}; give ADDR:PORT, for example 127.0.0.1:4318 (port 0: any)")
-    return match["host"].strip("[]"), int(match["port"])
+def otlp_address(field: str, address: str) -> tuple[str, int]:
+    """Return host and port of `otlp_http` or `otlp_grpc`; UsageError where it is no ADDR:PORT."""
+    return split_address(f"records.{field}", address, "127.0.0.1:4318")

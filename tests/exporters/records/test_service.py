@@ -212,7 +212,7 @@ def test_an_address_in_use_is_told_by_its_field() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ('otlp_http = "4318"', "records.otlp_http is '4318'; give ADDR:PORT"),
     ("wait_s = 0", "records.wait_s: Expected `float` >= 1"),
-    ('export = "collector:4318"', "records.export: Expected `str` matching regex"),
+    ('export = "collector:4318"', "records.export: give the address of an OTLP/HTTP receiver"),
     ("windows_s = 1", "records: unknown field `windows_s`; did you mean `window_s`?"),
 ])  # fmt: skip
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
