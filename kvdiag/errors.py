@@ -4,7 +4,8 @@ KvdiagError              70  a defect in kvdiag
 ├── UsageError           64  a wrong flag, argument, environment variable or configuration field
 ├── InputError           64  a file or message that cannot be read as what it should be
 ├── UnavailableError     69  a peer or service that cannot be reached or refuses
-└── UndeterminedError     3  nothing to measure, no permission, or unsupported here
+├── UndeterminedError     3  nothing to measure, no permission, or unsupported here
+└── StoppedError        130  the user's Ctrl-C, where something measured before it is worth keeping
 """
 
 from typing import ClassVar
@@ -30,3 +31,7 @@ class UnavailableError(KvdiagError):
 
 class UndeterminedError(KvdiagError):
     exit_code = 3
+
+
+class StoppedError(KvdiagError):
+    exit_code = 130

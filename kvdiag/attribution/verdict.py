@@ -33,6 +33,8 @@ STANDING = 0.05
 """Without a baseline, below 5 % of the expected mean TTFT the expectation itself is in doubt."""
 GATE = 0.7
 """Confidence from which a cause is said aloud."""
+_ROUNDING_S = 1e-6
+"""What sums of many seconds may be off by, and nothing to a TTFT."""
 CRITICAL = 0.10
 """From 10 % of the baseline's mean or p99 TTFT a named cause is critical, below it a warning."""
 SHIFT = 3.0
@@ -235,6 +237,8 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99
     """Return the statement: a cause that may be named, a rise that nothing here explains, or no change."""
     base_mean, total = float(point.base_mean[0]), float(point.total_excess[0])
     change = f"mean TTFT {'rose' if total >= 0 else 'fell'} by {_ms(abs(total))} ({total / base_mean:+.1%})"
+    if abs(total) < _ROUNDING_S:
+        change = "mean TTFT did not change"
     for index in found.order:
         if not found.passes[index]:
             continue

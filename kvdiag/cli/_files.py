@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvdiag.errors import UsageError
@@ -29,6 +30,28 @@ def write_whole(path: Path, text: str, flag: str) -> None:
             raise
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror or error}") from error
+
+
+def check_new(path: Path, flag: str, inputs: Sequence[Path] = (), *, mark: bytes, otherwise: str = "") -> None:
+    """Refuse to write over an input, or over a file that is not of the kind whose beginning holds `mark`.
+
+    UsageError names `flag`, and `otherwise` what else may be done; an empty file may be replaced (mktemp makes them),
+    and so may what is no regular file.
+    """
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: a folder; name a file in it")
+    if not path.is_file():
+        return
+    for one in inputs:
+        if one.exists() and (one.samefile(path) or (one.is_dir() and one.samefile(path.parent))):
+            raise UsageError(f"{flag} {path}: that is the input {one}, or lies in it; name another file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(2048)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}; name another file") from error
+    if start and mark not in start:
+        raise UsageError(f"{flag} {path}: exists, and is not what kvdiag writes there; name another file{otherwise}")
 
 
 def _umask() -> int:

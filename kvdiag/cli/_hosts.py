@@ -26,9 +26,8 @@ def read_host(
         return snapshot_file.read(snapshot, "--snapshot")
     for file in logs:
         if not file.is_file():
-            raise UsageError(
-                f"--log {file}: no such file; give an engine's log, such as the redirected output of its start"
-            )
+            what = "not a regular file" if file.exists() else "no such file"
+            raise UsageError(f"--log {file}: {what}; give an engine's log, such as the redirected output of its start")
     context = Context(pid=pid, logs=logs) if root is None else tree_context(root, "--root", pid=pid, logs=logs)
     found = collect(context)
     serving = found.part(ServingProcesses)

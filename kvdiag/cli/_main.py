@@ -1,5 +1,6 @@
 """Build the application, run it, and end every failure in one line and the documented exit code."""
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -60,25 +61,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        where = context.command_path if context else "kvdiag"
+        where = context.command_path if context else _command(arguments)
         describe = getattr(error, "format_message", error.__str__)
         return _fail(f"{describe()} (see {where} --help)", ExitCode.USAGE)
     except typer.Abort:
         return _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is left to say, and the interpreter must not say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return ExitCode.PASSED
+    except OSError as error:
+        # Files have messages of their own; what has no name is an output.
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            return _internal(error)
+        _silence()
+        return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.USAGE)
     except Exception as error:
-        if os.environ.get("KVDIAG_DEBUG"):
-            raise
-        return _fail(
-            f"internal error: {type(error).__name__}: {error} (a defect in kvdiag; KVDIAG_DEBUG=1 shows where)",
-            ExitCode.INTERNAL,
-        )
+        return _internal(error)
     if result == _INTERRUPTED:
         return _fail("interrupted", _INTERRUPTED)
-    return int(result) if isinstance(result, int) else ExitCode.PASSED
+    code = int(result) if isinstance(result, int) else int(ExitCode.PASSED)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _silence()
+        if not isinstance(error, BrokenPipeError):
+            return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.USAGE)
+    return code
+
+
+def _command(arguments: Sequence[str] | None) -> str:
+    """Return whose help to look at where an error does not say."""
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    return f"kvdiag {first}" if first.isalpha() else "kvdiag"
+
+
+def _silence() -> None:
+    """Keep the interpreter from flushing to an output that takes nothing any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("KVDIAG_DEBUG"):
+        raise error
+    return _fail(
+        f"internal error: {type(error).__name__}: {error} (a defect in kvdiag; KVDIAG_DEBUG=1 shows where)",
+        ExitCode.INTERNAL,
+    )
 
 
 def _fail(text: str, code: int) -> int:

@@ -1,8 +1,10 @@
 """Where output goes: one document to standard output, logs and progress to standard error."""
 
 import logging
+import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -36,7 +38,12 @@ _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 def degrade() -> None:
-    """Let a character that an output's encoding lacks become `?`: a verdict is never lost to a locale."""
+    """Let a character that an output's encoding lacks become `?`, and an output that is closed take everything.
+
+    A verdict is never lost to a locale, nor an exit code to `>&-`.
+    """
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -66,6 +73,11 @@ def _console(stream: TextIO) -> "Console":
                 yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
     class HarmlessConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Print no more: the command goes on to its own exit code (rich's would be 1, a warning here)."""
+            self.quiet = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
         def print(self, *objects: Any, **settings: Any) -> None:
             super().print(*(part if isinstance(part, str) else Harmless(part) for part in objects), **settings)
 

@@ -69,14 +69,21 @@ def diagnose(
     from dataclasses import fields
 
     from kvdiag.attribution import diagnose as attribute
+    from kvdiag.cli._files import check_new, write_whole
+    from kvdiag.derive.timeline import timeline
     from kvdiag.model.diagnosis import Diagnosis, DiagnosisDocument
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.diagnosis_text import render
     from kvdiag.report.json import encode, head
+    from kvdiag.report.trace import MARK
+    from kvdiag.report.trace import encode as encode_trace
 
+    inputs = [*(paths or ()), *(compare or ())]
+    if trace is not None:
+        check_new(trace, "--trace", inputs, mark=MARK)
     bundle = _read(paths or [], compare, prometheus, start, end)
     if trace is not None:
-        _write_trace(bundle, trace)
+        write_whole(trace, encode_trace(timeline(bundle)), "--trace")
     diagnosis = attribute(bundle, incident_start, seed, incident_end_s=incident_end)
     if output is Format.JSON:
         body = {field.name: getattr(diagnosis, field.name) for field in fields(Diagnosis)}
@@ -153,14 +160,3 @@ def _time(flag: str, text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{flag} {text}: neither seconds of the epoch nor ISO 8601 (2026-11-29T20:15:00Z)") from None
-
-
-def _write_trace(bundle: "Bundle", file: Path) -> None:
-    from kvdiag.derive.timeline import timeline
-    from kvdiag.errors import UsageError
-    from kvdiag.report.trace import encode
-
-    try:
-        file.write_text(encode(timeline(bundle)))
-    except OSError as error:
-        raise UsageError(f"--trace {file}: {error.strerror}; give a file in a folder that can be written") from None

@@ -29,7 +29,8 @@ def explain(
 
     pages = {
         page.name.partition("_")[0].upper(): page
-        for page in resources.files("kvdiag.checks").iterdir()
+        for package in ("kvdiag.checks", "kvdiag_exporters.derived")
+        for page in resources.files(package).iterdir()
         if page.name.endswith(".md")
     }
     if every:
@@ -46,6 +47,8 @@ def explain(
         hint = f"this family has {', '.join(family)}" if family else "kvdiag explain --list shows all of them"
         if "." in code:
             hint = "causes such as this are explained by kvdiag diagnose --explain and docs/diagnose.md"
+        if code.startswith("KV") and code.isalnum() and not code.isupper():
+            hint = f"the runbook of an alert is docs/runbooks/{code}.md, its runbook_url"
         raise UsageError(f"CODE: no check is called {code!r}; {hint}")
     text = page.read_text()
     console = stdout()

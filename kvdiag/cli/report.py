@@ -80,33 +80,15 @@ def report(
 
 def _check(inputs: "Sequence[Path]", output: Path, *, force: bool) -> None:
     """Refuse what cannot end well before the long work: UsageError for the flags, before anything is read."""
+    from kvdiag.cli._files import check_new
     from kvdiag.errors import UsageError
 
     if len(inputs) > MOST_INPUTS:
         raise UsageError(f"INPUT: {len(inputs)} inputs; one report holds at most {MOST_INPUTS}: make several")
-    if output.is_dir():
-        raise UsageError(f"-o {output}: a folder; name a file in it, for example -o {output / 'report.html'}")
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}; make it first")
-    if not output.is_file():
-        return
-    for one in inputs:
-        if one.exists() and (one.samefile(output) or (one.is_dir() and one.samefile(output.parent))):
-            raise UsageError(f"-o {output}: that is the input {one}, or lies in it; name another file")
-    if not force and not _is_report(output):
-        raise UsageError(f"-o {output}: exists, and is no report of kvdiag; name another file, or give --force")
-
-
-def _is_report(path: Path) -> bool:
-    """Return whether kvdiag wrote it (an empty file may be replaced too, as mktemp makes them)."""
-    from kvdiag.errors import UsageError
-
-    try:
-        with path.open("rb") as file:
-            start = file.read(2048)
-    except OSError as error:
-        raise UsageError(f"-o {path}: {error.strerror}; name another file") from error
-    return not start or b'<meta name="generator" content="kvdiag ' in start
+    mark = b"" if force else b'<meta name="generator" content="kvdiag '
+    check_new(output, "-o", inputs, mark=mark, otherwise=", or give --force")
 
 
 def _read(

@@ -13,6 +13,8 @@ from typing import Any
 from kvdiag.model.trace import Argument, Slice, Trace
 
 _NS = 1_000_000_000
+MARK = b'{"traceEvents":['
+"""How the text of every trace begins."""
 
 
 def encode(trace: Trace) -> str:

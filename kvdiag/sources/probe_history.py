@@ -1,8 +1,10 @@
 """The file of earlier probe runs: one JSON document per line, only ever appended to."""
 
+import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,29 @@ from typing import Any
 from kvdiag.errors import InputError, UsageError
 
 _MODE = 0o644
+_DOCUMENT = re.compile(rb'"schema":\s*"kvdiag\.probe')
+
+
+def check(path: Path) -> None:
+    """Find out before the work whether `append` may be used: UsageError where it would fail, or spoil another file.
+
+    A file without the document of any probe in its first 64 KiB is another's.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return
+        if not path.exists():
+            path.parent.stat()
+            return
+        with path.open("ab"):
+            pass
+        with path.open("rb") as file:
+            start = file.read(1 << 16)
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EIO)
+        raise UsageError(f"--out {path}: {reason}; give a file that can be written") from error
+    if start.strip() and not _DOCUMENT.search(start):
+        raise UsageError(f"--out {path}: holds no document of a probe; give a file of its own")
 
 
 def append(path: Path, document: str) -> None:

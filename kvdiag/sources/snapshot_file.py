@@ -79,10 +79,11 @@ def _content(path: Path, flag: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise InputError(f"{flag} {path}: {error.strerror or error}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise InputError(f"{flag} {path}: not a regular file; give one that kvdiag snapshot -o FILE wrote")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{flag} {path}: not a regular file")
         if status.st_size > LIMIT_BYTES:
             raise InputError(f"{flag} {path}: {status.st_size} bytes; a snapshot has at most {LIMIT_BYTES}")
         try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from kvdiag.errors import KvdiagError, UnavailableError, UsageError
+from kvdiag.errors import KvdiagError, StoppedError, UnavailableError, UsageError
 from kvdiag.model.probe import (
     OrderingCheck,
     PortErrors,
@@ -250,7 +250,7 @@ def _measure(options: ProbeOptions, client: AgentClient, peer_host: str, link: _
         if settings.ordering_rounds:
             ordering = runner.check_ordering(max(settings.sizes), settings.ordering_rounds, _flag_offset(settings))
         results.extend(runner.measure(size, amount) for size in settings.sizes)  # keeps those before one that fails
-    except (UnavailableError, PayloadMismatchError) as error:
+    except (UnavailableError, PayloadMismatchError, StoppedError) as error:
         told: KvdiagError = error
         if isinstance(error, UnavailableError):
             verb = Operation(settings.operation)

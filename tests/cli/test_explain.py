@@ -1,10 +1,19 @@
+import re
+from pathlib import Path
+
 import pytest
 
+import kvdiag_exporters.derived
 from kvdiag.checks.base import discover
 from kvdiag.cli import main
 
+DERIVED = Path(kvdiag_exporters.derived.__path__[0])
 
-@pytest.mark.parametrize("code", [check.code for check in discover()])
+
+EXPORTER = sorted(set(re.findall(r'"(EXP\d{3})"', "".join(path.read_text() for path in DERIVED.glob("*.py")))))
+
+
+@pytest.mark.parametrize("code", [*(check.code for check in discover()), *EXPORTER])
 def test_every_check_is_explained_in_either_case(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code.lower()]) == 0
     out = capsys.readouterr().out
@@ -19,6 +28,7 @@ def test_every_check_is_explained_in_either_case(code: str, capsys: pytest.Captu
         ("gid", "this family has GID001, "),
         ("nonsense", "kvdiag explain --list"),
         ("fabric.link_degraded", "kvdiag diagnose --explain"),
+        ("KVFabricOnePortGuilty", "docs/runbooks/KVFabricOnePortGuilty.md"),
     ],
 )
 def test_an_unknown_code_says_where_to_look(code: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +41,7 @@ def test_an_unknown_code_says_where_to_look(code: str, hint: str, capsys: pytest
 def test_the_list_names_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [check.code for check in discover()]
+    assert [line.partition(":")[0] for line in lines] == sorted([*(check.code for check in discover()), *EXPORTER])
     assert "CON001: no user-space provider for an RDMA device" in lines
 
 

@@ -54,7 +54,7 @@ def test_an_earlier_report_is_replaced_and_nothing_else(tmp_path: Path, capsys: 
     assert path.read_text() != first
     notes = tmp_path / "notes.txt"
     notes.write_text("precious")
-    assert "is no report of kvdiag; name another file, or give --force" in said(capsys, 64, COLD, "-o", notes)
+    assert "is not what kvdiag writes there; name another file, or give --force" in said(capsys, 64, COLD, "-o", notes)
     assert notes.read_text() == "precious"
     said(capsys, 0, COLD, "-o", notes, "--force")
     assert notes.read_text().startswith("<!doctype html>")

@@ -38,10 +38,17 @@ def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None)
     return number * scale / (8 if unit[-3] == "b" else 1)
 
 
-def check_rate(flags: dict[str, Any]) -> None:
-    """Refuse a bad --min-bandwidth before anything is measured; UsageError."""
-    if flags["min_bandwidth"]:
+def check(flags: dict[str, Any]) -> None:
+    """Refuse a bad --min-bandwidth, and an --out that cannot or should not be appended to, before anything is measured.
+
+    UsageError names the flag.
+    """
+    if flags.get("min_bandwidth"):
         parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+    if flags["out"] is not None:
+        from kvdiag.sources import probe_history
+
+        probe_history.check(flags["out"])
 
 
 def judge_rates(flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterable[Metric]") -> "tuple[Judgement, ...]":

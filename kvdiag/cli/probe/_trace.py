@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from kvdiag.cli.probe._stop import stoppable
+
 
 def traced(command: str, path: Path | None, run: Callable[[], int]) -> int:
     """Run a probe and return its exit code; with a path write what was recorded there, whatever became of the probe.
@@ -10,24 +12,24 @@ def traced(command: str, path: Path | None, run: Callable[[], int]) -> int:
     UsageError where the file cannot be written; that is tried before the probe begins.
     """
     if path is None:
-        return run()
-    from kvdiag.errors import UsageError
+        with stoppable():
+            return run()
+    from kvdiag.cli._files import check_new, write_whole
     from kvdiag.report.json import head
-    from kvdiag.report.trace import encode
+    from kvdiag.report.trace import MARK, encode
     from kvdiag_probes import tracing
 
+    check_new(path, "--trace", mark=MARK)
+
     def write(text: str) -> None:
-        try:
-            path.write_text(text)
-        except OSError as error:
-            raise UsageError(f"--trace {path}: {error.strerror}; give a file that can be written") from error
+        write_whole(path, text, "--trace")
 
     recorder = tracing.Recorder()
     about = head(f"kvdiag probe {command}")
     about["command"] = about.pop("schema")
     write(encode(recorder.trace(**about)))
     try:
-        with tracing.recording(recorder), tracing.span("probe", f"kvdiag probe {command}"):
+        with stoppable(), tracing.recording(recorder), tracing.span("probe", f"kvdiag probe {command}"):
             return run()
     finally:
         write(encode(recorder.trace(**about)))

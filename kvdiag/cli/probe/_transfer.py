@@ -27,7 +27,7 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
 
     options = _options(kind, flags)
     allowed = Budget(_finish.parse_rate(flags["budget"], "--budget") if flags["budget"] else None)
-    _finish.check_rate(flags)
+    _finish.check(flags)
     runs: list[ProbeResult] = []
     kept: list[ProbeResult] = []
     try:

@@ -75,6 +75,7 @@ def _run(**given: Any) -> int:
         gid_index=given["gid_index"],
         progress=_finish.progress(),
     )
+    _finish.check(given)
     kept: list[ColdResult] = []
     failure = None
     try:

@@ -62,7 +62,7 @@ def _run(**given: Any) -> int:
 
     methods = _finish.parse_names(given["methods"], "--methods", probe.METHODS)
     allowed = _finish.parse_rate(given["budget"], "--budget") if given["budget"] else None
-    _finish.check_rate(given)
+    _finish.check(given)
     options = _finish.probe_options(given)
     runs: dict[str, list[Any]] = {method: [] for method in methods}
     failure = None

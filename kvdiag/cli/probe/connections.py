@@ -72,7 +72,7 @@ def _run(**given: Any) -> int:
 
     wanted = _finish.parse_counts(given["active"], "--active", most=1024)
     threads = _finish.parse_counts(given["threads"], "--threads", most=256)
-    _finish.check_rate(given)
+    _finish.check(given)
     # Every queue pair of the largest number carries a message.
     given["iterations"] = max(given["iterations"], *wanted)
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)

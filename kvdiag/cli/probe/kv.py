@@ -121,7 +121,7 @@ def _run(**given: Any) -> int:
     measured = which.value
     chosen = measured_pairs(pairs, measured)
     shapes = [shape(geometry, *degrees, some, count, mode) for some in chosen for count in tokens for mode in MODES]
-    _finish.check_rate(given)
+    _finish.check(given)
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
     samples, failure, ends = Samples(shapes), None, None
     wanted = [Operation(name) for name in operations]

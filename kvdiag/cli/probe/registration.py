@@ -57,6 +57,7 @@ def _run(**given: Any) -> int:
     from kvdiag_probes.registration import judge_path
     from kvdiag_probes.sizes import parse_size, parse_sizes
 
+    _finish.check(given)
     pages = _finish.parse_names(given["pages"], "--pages", probe.PAGES)
     most = 1 << 40
     sizes = tuple(sorted(parse_sizes(given["size"])))

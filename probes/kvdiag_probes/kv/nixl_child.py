@@ -1,6 +1,10 @@
 """The process that holds a NIXL agent, from the side of its parent."""
 
 import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -29,7 +33,8 @@ class NixlChild:
         self._near, far = context.Pipe()
         arguments = (far, name, size, loopback, fd is not None)
         self._process = context.Process(target=nixl_worker.main, args=arguments, daemon=True)
-        self._process.start()
+        with _deaf():
+            self._process.start()
         far.close()
         if fd is not None:
             assert self._process.pid is not None
@@ -66,3 +71,16 @@ class NixlChild:
             kind = UndeterminedError if failed == "UndeterminedError" else UnavailableError
             raise kind(str(value))
         return value
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Start a process that leaves Ctrl-C to this one, which ends it: an ignored signal is inherited."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
