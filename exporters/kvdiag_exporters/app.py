@@ -21,7 +21,7 @@ from kvdiag_exporters.precedence import short_waits
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.reloading import Reloads, Running, check
 from kvdiag_exporters.rotation import RotatingRecorder
-from kvdiag_exporters.scraper import Collection, Scraper
+from kvdiag_exporters.scraper import HURRY_S, Collection, Scraper
 from kvdiag_exporters.server import HttpServer
 from kvdiag_exporters.signals import Signals, handled
 from kvdiag_exporters.web_config import load as load_web
@@ -155,6 +155,7 @@ def _serve(
     recorder: Recorder | RotatingRecorder | None = None
     with ExitStack() as ending:
         ending.callback(scraper.close)
+        signals.at_end = scraper.hurry
         with _naming(listen_from or ("listen" if file is None else f"{file}: listen")):
             server = HttpServer(
                 host,
@@ -186,7 +187,7 @@ def _serve(
             # Only now: before, it may be that of another exporter, which has the port or the bundle.
             with _naming(file):
                 _remove_address(Path(config.address_file))
-        first = scraper.collect(fresh=True)
+        first = scraper.collect(fresh=True, timeout_s=HURRY_S if signals.ending else None)
         if recorder is not None:
             recorder.write(first)
         server.start()

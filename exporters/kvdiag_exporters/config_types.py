@@ -12,7 +12,13 @@ _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})
 _SERVER = rf"^https?://(\[[0-9a-fA-F:.]+\]|[^\s/@:?#\[\]]+)(:{_PORT})?"
 
 Text = Annotated[
-    str, Meta(min_length=1, max_length=4095, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)", description="one line of text")
+    str,
+    Meta(
+        min_length=1,
+        max_length=4095,
+        pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)",
+        description="one line of text, of at most 4095 characters",
+    ),
 ]
 Url = Annotated[str, Meta(pattern=_SERVER + r"(/[!-~]*)?$(?!\n)", description="an address as http://HOST:PORT/PATH")]
 BaseUrl = Annotated[

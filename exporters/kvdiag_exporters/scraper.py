@@ -18,6 +18,11 @@ _log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 """How long one collection waits for its collectors: half of Prometheus's default scrape timeout."""
 
+HURRY_S = 0.3
+"""How long one that is under way when all is to end still waits for them."""
+
+LOOK_EVERY_S = 0.1
+
 CLOSE_S = 8.0
 """How long the end waits for collectors to take back what they set: the kernel waits for its processors meanwhile."""
 
@@ -56,6 +61,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._last: Collection | None = None
+        self._hurries = 0
 
     @property
     def last(self) -> Collection | None:
@@ -71,6 +77,10 @@ class Scraper:
                 self._last = self._collect(self._timeout_s if timeout_s is None else timeout_s)
             return self._last
 
+    def hurry(self) -> None:
+        """Let a collection that is under way go without what it still waits for; those that begin later wait again."""
+        self._hurries += 1
+
     def close(self) -> None:
         """Let the collectors' threads end, each once its collection is over; nothing can be collected any more.
 
@@ -85,8 +95,12 @@ class Scraper:
     def _collect(self, timeout_s: float) -> Collection:
         time_s, start_s = self._clock.wall_s(), self._clock.monotonic_s()
         running = [worker for worker in self._workers.values() if worker.start()]
+        hurries, patience_s = self._hurries, HURRY_S
         for worker in running:
-            worker.finished.wait(max(0.0, start_s + timeout_s - self._clock.monotonic_s()))
+            left_s = start_s + timeout_s - self._clock.monotonic_s()
+            while not worker.finished.wait(max(0.0, min(LOOK_EVERY_S, left_s))) and min(left_s, patience_s) > 0:
+                left_s -= LOOK_EVERY_S
+                patience_s -= LOOK_EVERY_S if self._hurries > hurries else 0.0
         samples: list[Sample] = []
         for worker in self._workers.values():
             samples += worker.result(timeout_s)

@@ -20,16 +20,22 @@ LOOK_EVERY_S = 0.5
 
 class Signals:
     """`new` is the configuration to go on with, once `wait` said that something is to be done; None: end. `reloads`
-    says how the last one went.
+    says how the last one went. `at_end` is called at once, in the signal's handler, when it is asked to end.
     """
 
     def __init__(self, reload: Callable[[], Config] | None) -> None:
         self.new: Config | None = None
         self.reloads = Reloads()
+        self.at_end: Callable[[], None] = lambda: None
         self._reload = reload
         self._woken = threading.Event()
         self._end = False
         self._reload_asked = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was asked to end."""
+        return self._end
 
     def wait(self, timeout_s: float = LOOK_EVERY_S) -> bool:
         """Return whether to leave, after at most `timeout_s`: asked to end, or a new configuration that can be read.
@@ -49,6 +55,7 @@ class Signals:
     def end(self) -> None:
         """Ask to end."""
         self._end = True
+        self.at_end()
         self._woken.set()
 
     def ask_reload(self) -> None:

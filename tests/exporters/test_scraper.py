@@ -6,7 +6,7 @@ import pytest
 from kvdiag.sources.base import SystemClock
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.exposition import all_samples, exposed
-from kvdiag_exporters.scraper import Scraper
+from kvdiag_exporters.scraper import HURRY_S, Collection, Scraper
 from tests.exporters.host import StillClock
 
 ONE = Metric(name="kvdiag_one", kind="gauge", help="One.", labels=("of",))
@@ -57,6 +57,30 @@ def test_one_that_fails_or_hangs_hides_no_other() -> None:
     while scraper.collect(fresh=True).outcomes["hanging"].error:
         pass
     assert ("late",) in [sample.labels for sample in scraper.collect(fresh=True).samples]
+
+
+def test_the_end_does_not_wait_for_a_collection_that_hangs() -> None:
+    hangings = [Hanging() for _ in range(4)]
+    collectors = {"good": Good()} | {f"hanging{number}": one for number, one in enumerate(hangings)}
+    scraper = Scraper(collectors, SystemClock(), timeout_s=60)
+    found: list[Collection] = []
+    thread = threading.Thread(target=lambda: found.append(scraper.collect(fresh=True)), daemon=True)
+    thread.start()
+    while scraper._hurries == 0 or thread.is_alive():
+        scraper.hurry()
+        thread.join(0.05)
+    assert [sample.labels for sample in found[0].samples] == [("good",)]
+    hangings[0].go_on.set()
+    later = threading.Thread(target=lambda: found.append(scraper.collect(fresh=True)), daemon=True)
+    while scraper._workers["hanging0"]._busy:
+        pass
+    hangings[0].go_on.clear()
+    later.start()
+    later.join(2 * HURRY_S)
+    assert later.is_alive()  # one that begins afterwards waits again
+    hangings[0].go_on.set()
+    later.join(60)
+    assert ("late",) in [sample.labels for sample in found[1].samples]
 
 
 def test_a_collection_is_shared_until_it_is_too_old() -> None:
