@@ -67,6 +67,7 @@ class NodeRate:
     base: float
     base_high: float
     incident: float
+    origin: str = "counters"
 
 
 @dataclass(slots=True, eq=False)
@@ -322,9 +323,8 @@ def standing_frame(bundle: Bundle, stages: StageMatrix, offsets: Mapping[str, Of
 
 def _bank(bundle: Bundle) -> CounterBank:
     counters = CounterBank(bundle.series, bundle.metrics)
-    registered = [event for event in bundle.events if event.kind == "mr_register"]
-    counters.add_events("reg.mr_registered", registered)
-    counters.add_events("conn.qp_created", [event for event in bundle.events if event.kind == "qp_create"])
+    counters.add_events("reg.mr_registered", bundle.events, "mr_register")
+    counters.add_events("conn.qp_created", bundle.events, "qp_create")
     return counters
 
 
@@ -349,6 +349,7 @@ def _rates(frame: Frame) -> dict[str, dict[str, NodeRate]]:
                 base=_weighted(means[before], spans[0]),
                 base_high=_quantile(means[:bins], 0.95),
                 incident=_weighted(means[before.stop :], spans[1]),
+                origin=frame.counters.origin(metric),
             )
     return {metric: dict(sorted(nodes.items())) for metric, nodes in found.items()}
 
@@ -379,11 +380,11 @@ def _peer_rates(frame: Frame) -> dict[str, dict[str, NodeRate]]:
     found: dict[str, dict[str, NodeRate]] = {}
     for metric, nodes in recorded.items():
         usual: dict[tuple[str, ...], tuple[float, float] | None] = {}
-        found[metric] = {}
+        found[metric], origin = {}, frame.counters.origin(metric)
         for node in sorted(nodes):
             mean = float(nodes[node][-1])
             if metric in HEALTHY_ZERO:
-                found[metric][node] = NodeRate(node=node, base=0.0, base_high=0.0, incident=mean)
+                found[metric][node] = NodeRate(node=node, base=0.0, base_high=0.0, incident=mean, origin=origin)
                 continue
             peers = tuple(name for name in nodes if any(node in side and name in side for side in sides)) or (node,)
             if metric == SPEED:
@@ -391,7 +392,7 @@ def _peer_rates(frame: Frame) -> dict[str, dict[str, NodeRate]]:
             if peers not in usual:
                 usual[peers] = _usual(metric, np.array([nodes[peer][:-1] for peer in peers]))
             low, high = usual[peers] or (mean, mean)
-            found[metric][node] = NodeRate(node=node, base=low, base_high=high, incident=mean)
+            found[metric][node] = NodeRate(node=node, base=low, base_high=high, incident=mean, origin=origin)
     return found
 
 

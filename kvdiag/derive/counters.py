@@ -103,6 +103,7 @@ class CounterBank:
     def __init__(self, series: Iterable[CounterSeries], metrics: Mapping[str, MetricInfo]) -> None:
         self._gauges = {name for name, info in metrics.items() if info.kind == "gauge"}
         self._panels: dict[str, list[_Panel]] = {}
+        self._origins: dict[str, str] = {}
         for one in series:
             if len(one.time_s) < 2:
                 continue
@@ -125,19 +126,23 @@ class CounterBank:
         known.append(_Panel(time_s))
         return known[-1]
 
-    def add_events(self, metric: str, events: Iterable[BundleEvent], weight: str = "") -> None:
-        """Add a counter made of events (their number, or the sum of their `weight`) where no series has it."""
+    def origin(self, metric: str) -> str:
+        """Return what the metric's values were read from: counters, or the events of a kind."""
+        return self._origins.get(metric, "counters")
+
+    def add_events(self, metric: str, events: Iterable[BundleEvent], kind: str) -> None:
+        """Add a counter of the events of one kind where no series has it."""
         if any(name == metric for name, _ in self._curves):
             return
+        self._origins[metric] = f"events of kind {kind}"
         by_node: dict[str, list[tuple[float, float]]] = {}
         for event in events:
-            amount = 1.0 if not weight else getattr(event, weight)
-            if event.node is not None and amount is not None:
-                by_node.setdefault(event.node, []).append((event.time_s, amount))
+            if event.kind == kind and event.node is not None:
+                by_node.setdefault(event.node, []).append((event.time_s, 1.0))
         for node, points in by_node.items():
             time_s, amounts = (np.array(column) for column in zip(*sorted(points), strict=True))
-            edges = np.concatenate([[time_s[0] - 1e6], time_s, [time_s[-1] + 1e6]])
-            curve = np.concatenate([[0.0], np.cumsum(amounts), [amounts.sum()]])
+            edges = np.concatenate([[time_s[0] - 1e6, time_s[0] - 1.0], time_s, [time_s[-1] + 1e6]])
+            curve = np.concatenate([[0.0, 0.0], np.cumsum(amounts), [amounts.sum()]])
             panel = _Panel(edges, [metric], curves=curve[None])
             self._panels.setdefault(node, []).append(panel)
             self._curves[metric, node] = [(panel, 0)]

@@ -45,14 +45,17 @@ def test_what_was_not_recorded_is_nan_and_not_zero() -> None:
 
 def test_events_stand_in_for_a_counter_that_is_missing() -> None:
     bank = CounterBank([], {})
-    bank.add_events("reg.mr_registered", [BundleEvent(time_s=5.0, node="a"), BundleEvent(time_s=6.0, node="a")])
+    events = [BundleEvent(time_s=time_s, node="a", kind="mr_register") for time_s in (5.0, 6.0)]
+    bank.add_events("reg.mr_registered", [*events, BundleEvent(time_s=5.5, node="a", kind="qp_create")], "mr_register")
+    assert bank.origin("reg.mr_registered") == "events of kind mr_register"
     assert bank.mean("reg.mr_registered", "a", 4.0, 8.0).item() > 0
     assert bank.nodes("reg.mr_registered") == ("a",)
 
 
 def test_events_never_replace_a_counter_that_was_recorded() -> None:
     bank = CounterBank([_series([0, 1, 2])], {"nic.cnp": MetricInfo(kind="counter", unit="1")})
-    bank.add_events("nic.cnp", [BundleEvent(time_s=1.0, node="b")])
+    bank.add_events("nic.cnp", [BundleEvent(time_s=1.0, node="b", kind="cnp")], "cnp")
+    assert bank.origin("nic.cnp") == "counters"
     assert bank.nodes("nic.cnp") == ("a",)
 
 

@@ -135,7 +135,7 @@ def rate_evidence(metric: str, rates: list[NodeRate], unit: str, threshold: str,
         Evidence(
             name=f"{metric} @ {rate.node}",
             value=f"{rate.base:.4g} → {rate.incident:.4g} {unit}",
-            source=f"counters, {metric}: mean, usual → in question",
+            source=f"{rate.origin}, {metric}: mean, usual → in question",
             threshold=threshold,
         )
         for rate in worst
