@@ -65,7 +65,7 @@ $(BIN)/python:
 
 # NIXL's wheel asks for torch, which it does not need on a CPU: it is installed without its dependencies.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[probes,exporter,analysis]'
+	$(BIN)/pip install --quiet --editable '.[probes,exporter,analysis,report]'
 	$(BIN)/pip install --quiet --no-deps '$(NIXL)' || echo 'note: no NIXL wheel for this platform; the demo will use the TCP transport' >&2
 	touch $@
 

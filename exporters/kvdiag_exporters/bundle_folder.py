@@ -9,6 +9,7 @@ import msgspec
 
 from kvdiag.errors import InputError
 from kvdiag_exporters.lines import Lines
+from kvdiag_exporters.lock import NAME as LOCK_NAME
 from kvdiag_exporters.lock import FolderLock
 
 SCHEMA = "kvdiag.bundle/1"
@@ -53,6 +54,7 @@ class BundleFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise InputError(f"{self.path} is a file, not a folder; name a new folder or that of a bundle") from None
+        self._refuse_shared()
         lock = FolderLock(self.path)
         lines: dict[str, Lines] = {}
         try:
@@ -151,6 +153,17 @@ class BundleFolder:
             )
         self.continued = True
         return meta
+
+    def _refuse_shared(self) -> None:
+        """Refuse a folder of other things (InputError), before anything is put there; a bundle's may hold notes."""
+        if (self.path / "meta.json").exists():
+            return
+        entries = {one.name for one in self.path.iterdir() if not one.name.startswith(".")}
+        if others := sorted(entries - {*NAMES, LOCK_NAME, "lost+found"}):
+            more = f" and {len(others) - 1} more" if others[1:] else ""
+            raise InputError(
+                f"{self.path} holds {others[0]}{more}, which is no part of a bundle; name a new or empty folder"
+            )
 
     def _refuse_foreign(self) -> None:
         for name in NAMES:
