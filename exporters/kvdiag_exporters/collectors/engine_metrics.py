@@ -12,6 +12,11 @@ from kvdiag_exporters.engines.normalise import Normalised, normalise
 TIMEOUT_S = 3.0
 """How long an engine may take to answer: below the scraper's own limit, so that a slow one hides no other."""
 
+LATE_S = 1.0
+"""How long a collection waits for one that did not answer in time, until it does: others are not to be read less often
+for it.
+"""
+
 _TARGET = ("node", "engine", "role", "target")
 
 UP = Metric(
@@ -98,6 +103,7 @@ class _Target:
         self._started_s = float("-inf")
         self._thread: threading.Thread | None = None
         self._result: Normalised | str = ""
+        self._late = False
 
     def start(self) -> None:
         """Begin a reading, unless the last one still runs or is younger than the engine's interval."""
@@ -113,8 +119,9 @@ class _Target:
     def result(self, within_s: float) -> Normalised | str:
         """Return what was read, or why nothing was."""
         assert self._thread is not None
-        self._thread.join(within_s)
+        self._thread.join(min(within_s, LATE_S) if self._late else within_s)
         if self._thread.is_alive():
+            self._late = True
             return f"no complete answer within {self._timeout_s:g} s"
         return self._result
 
@@ -126,6 +133,7 @@ class _Target:
             self._result = str(error)
             return
         self.duration_s = self._clock.monotonic_s() - start_s
+        self._late = False
         if found.sources:
             self._result = found
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvdiag.sources.base import Context
+from kvdiag_exporters.collectors import engine_metrics
 from kvdiag_exporters.collectors.base import Engine, Setup
 from kvdiag_exporters.collectors.engine_metrics import EngineMetricsCollector, create
 from kvdiag_exporters.engines.fetch import fetch
@@ -141,7 +142,25 @@ def test_nobody_listening_is_down_until_somebody_does(engines: Engines) -> None:
     assert "Connection refused" in collector.missing[0]
 
 
-def test_one_reading_at_a_time_however_often_it_is_asked(engines: Engines) -> None:
+def test_one_that_was_late_holds_up_nobody_until_it_answers(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{engines.base}/hang"
+    collector = EngineMetricsCollector(setup(a=(url,)), timeout_s=0.05)
+    (target,) = collector._targets
+    target._timeout_s = 20  # the reading itself goes on
+    assert collect(collector)[UP, "a", "decode", url] == 0
+    collector._timeout_s = 600
+    monkeypatch.setattr(engine_metrics, "LATE_S", 0.01)
+    assert collect(collector)[UP, "a", "decode", url] == 0
+    assert target._thread is not None
+    assert target._thread.is_alive()
+    engines.go_on.set()
+    target._thread.join(20)
+    assert not target._late
+    assert collect(collector)[UP, "a", "decode", url] == 1
+
+
+def test_one_reading_at_a_time_however_often_it_is_asked(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_metrics, "LATE_S", 5.0)
     collector = EngineMetricsCollector(setup(a=(f"{engines.base}/hang",)), timeout_s=0.05)
     collector._targets[0]._timeout_s = 20  # the reading itself goes on
     for _ in range(5):
