@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from kvdiag.errors import InputError, KvdiagError
+from kvdiag.sources.certificates import load_pair
 from kvdiag_exporters.config_errors import explain
 
 MOST_REMEMBERED = 100
@@ -145,11 +146,6 @@ def _library(path: Path, name: str, package: str) -> Any:
         raise KvdiagError(f"{path}: {package} is needed to read it; pip install 'kvdiag[exporter]'") from None
 
 
-def _no_passphrase() -> str:
-    """Stand for OpenSSL's question at the terminal, where nobody may sit."""
-    raise ValueError("the key is encrypted; take its passphrase off: openssl pkey")
-
-
 def _context(path: Path, config: TlsConfig) -> ssl.SSLContext:
     base = path.absolute().parent
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -159,7 +155,7 @@ def _context(path: Path, config: TlsConfig) -> ssl.SSLContext:
         )
     context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     try:
-        context.load_cert_chain(base / config.cert_file, base / config.key_file, password=_no_passphrase)
+        load_pair(context, base / config.cert_file, base / config.key_file)
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise InputError(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kvdiag.errors import InputError, UnavailableError, UsageError
+from kvdiag.sources.certificates import load_pair
 
 MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
@@ -50,12 +51,12 @@ def access(user: str | None, password: str, ca: Path | None, cert: Path | None, 
     """Return what exporters are asked with; UsageError names the flag whose file cannot be used."""
     try:
         tls = ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"--tls-ca {ca}: {_reason(error)}; give a file of PEM certificates") from None
     if cert is not None:
         try:
-            tls.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
+            load_pair(tls, cert, key)
+        except (OSError, ValueError) as error:
             raise UsageError(f"--tls-cert {cert}: {_reason(error)}; give a PEM certificate and its --tls-key") from None
     return Access(user=user, password=password, tls=tls)
 

@@ -153,3 +153,8 @@ def test_only_what_is_wanted_is_parsed() -> None:
     points, kinds = parsed(METRICS, frozenset({"kvdiag_other"}))
     assert [one.name for one in points] == ["kvdiag_other"]
     assert kinds == {"kvdiag_other": "gauge"}
+
+
+def test_a_key_with_a_passphrase_is_refused_without_asking_for_it() -> None:
+    with pytest.raises(UsageError, match=r"--tls-cert .*server\.pem: the key is encrypted; take its passphrase off"):
+        access(None, "", None, TLS / "server.pem", TLS / "locked.key")

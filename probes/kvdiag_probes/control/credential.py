@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvdiag.errors import UsageError
+from kvdiag.sources.certificates import load_pair
 
 TOKEN_VARIABLE = "KVDIAG_TOKEN"  # noqa: S105
 _MAX_TOKEN_BYTES = 4096
@@ -52,8 +53,8 @@ class Credential:
         try:
             context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             if self.cert:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
+                load_pair(context, self.cert, self.key)
+        except (OSError, ValueError) as error:
             raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
         return context
 
