@@ -40,19 +40,48 @@ def explain(
     if code is None:
         raise UsageError("CODE: name a check, for example kvdiag explain GID001, or give --list")
     page = pages.get(code.upper())
-    if page is None:
+    if page is None and "." in code:
+        text = _cause(code)
+    elif page is not None:
+        text = page.read_text()
+    else:
         family = sorted(
             name for name in pages if name.startswith(code.upper().rstrip("0123456789")) and code[:1].isalpha()
         )
         hint = f"this family has {', '.join(family)}" if family else "kvdiag explain --list shows all of them"
-        if "." in code:
-            hint = "causes such as this are explained by kvdiag diagnose --explain and docs/diagnose.md"
         if code.startswith("KV") and code.isalnum() and not code.isupper():
             hint = f"the runbook of an alert is docs/runbooks/{code}.md, its runbook_url"
         raise UsageError(f"CODE: no check is called {code!r}; {hint}")
-    text = page.read_text()
     console = stdout()
     if console.is_terminal:
         console.print(Markdown(text))
     else:
         console.print(text, markup=False)
+
+
+def _cause(code: str) -> str:
+    """Return the page of a cause that diagnose may name, made of what its module says; UsageError for no such cause."""
+    import inspect
+
+    from kvdiag.cli._output import require
+    from kvdiag.errors import UsageError
+
+    require("numpy", "analysis", f"kvdiag explain {code}")
+    from kvdiag.attribution.causes.base import discover
+
+    causes = {cause.id: cause for cause in discover()}
+    cause = causes.get(code.lower())
+    if cause is None:
+        family = [name for name in causes if name.startswith(f"{code.lower().partition('.')[0]}.")]
+        raise UsageError(f"CODE: no cause is called {code!r}; there are {', '.join(family or causes)}")
+    ways = (cause.dose, cause.drivers, cause.load)
+    told = [inspect.cleandoc(way.__doc__) for way in ways if way is not None and way.__doc__]
+    way = next(one for one in (*ways, cause.evidence) if one is not None)
+    title = inspect.cleandoc(inspect.getmodule(way).__doc__ or cause.id).rstrip(".")
+    parts = [f"# {title}", "## What it is judged by", *told]
+    if cause.stages:
+        parts.append(f"It may add to: {', '.join(cause.stages)}.")
+    confirm = (
+        "`kvdiag diagnose BUNDLE --explain` shows the numbers step by step; docs/diagnose.md says how they are made."
+    )
+    return "\n\n".join([*parts, "## How to confirm", confirm, "## What to do", cause.action]) + "\n"

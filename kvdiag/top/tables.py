@@ -224,7 +224,7 @@ FINDINGS = Table(
         _column("severity", "severity", str, style=_grave),
         _column("code", "code", str),
         Column("where", lambda row: " ".join(dict.fromkeys(f"{row.node} {row.subject}".split())), rank=1, width=12),
-        _column("what", "summary", str, 2, width=20),
+        Column("what", lambda row: row.summary.removeprefix(f"{row.code} "), rank=2, width=20),
         _column("to do", "action", str, 3, width=20),
     ),
     lambda document: document.findings,

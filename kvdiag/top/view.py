@@ -1,5 +1,6 @@
 """A frame as lines of text that fit a terminal of any size; pure, so that what is seen can be tested."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.text import Text
 from kvdiag.model.top import ExporterState, TopDocument
 from kvdiag.top import units
 from kvdiag.top.state import HELP, VIEWS, State
-from kvdiag.top.tables import TABLES, Column, Table, arranged
+from kvdiag.top.tables import CRITICAL, TABLES, Column, Table, arranged
 
 _GAP = 2
 _MOST_TROUBLE = 4
@@ -41,6 +42,8 @@ def draw(
     room = None if height is None else max(0, height - len(top) - len(bottom))
     if state.view == VIEWS[0]:
         body = _overview(document, state, width, room)
+    elif state.view == VIEWS[-1]:
+        body = _findings(document, state, width, room)
     else:
         body = _table(TABLES[state.view], document, state, width, room)
     if room is not None:
@@ -64,7 +67,10 @@ def _header(document: TopDocument, state: State, width: int, interval_s: float, 
     clock = document.time[11:19] + " UTC"
     parts = [("kvdiag top ", "bold"), (f" {answering} of {len(document.exporters)} exporters answer", "")]
     if answering < len(document.exporters):
-        parts[1] = (parts[1][0], "bold red")
+        parts[1] = (parts[1][0], CRITICAL)
+    critical = sum(row.severity == "critical" for row in document.findings)
+    if critical:
+        parts.insert(1, (f" {critical} critical ", CRITICAL))
     more = [(f" · {over} · every {interval_s:g} s · {clock}", "")]
     if state.paused:
         more.insert(0, ("  PAUSED ", "reverse"))
@@ -75,8 +81,7 @@ def _header(document: TopDocument, state: State, width: int, interval_s: float, 
     if len(troubled) > most:
         lines.append(_line(width, (f"  … and {len(troubled) - most} more exporters in trouble", "dim")))
     if document.causes and not short:
-        told = ", ".join(f"{cause} {units.share(value)}" for cause, value in list(document.causes.items())[:4])
-        lines.append(_line(width, ("TTFT varies with  ", "dim"), (told, "bold")))
+        lines.append(_line(width, ("TTFT varies with  ", "dim"), (_causes(document), "bold")))
     if not short:
         tabs: list[tuple[str, str]] = []
         for place, name in enumerate(VIEWS):
@@ -85,6 +90,13 @@ def _header(document: TopDocument, state: State, width: int, interval_s: float, 
             tabs = [(f" {VIEWS.index(state.view) + 1}/{len(VIEWS)} {state.view} ", "reverse"), ("  Tab: next", "dim")]
         lines.append(_line(width, *tabs))
     return lines
+
+
+def _causes(document: TopDocument) -> str:
+    """Return the causes with their shares: first those that a finding names, then the rest by share."""
+    named = {row.code for row in document.findings}
+    order = sorted(document.causes.items(), key=lambda one: (one[0] not in named, one[0] == "unexplained"))
+    return ", ".join(f"{cause} {units.share(value)}" for cause, value in order[:4])
 
 
 def _trouble(one: ExporterState) -> list[tuple[str, str]]:
@@ -176,6 +188,27 @@ def _table(table: Table, document: TopDocument, state: State, width: int, room: 
     lines = _grid(table, shown, width, table.order if sort is None else sort, state.view in state.reverse)
     if len(shown) < len(found):
         lines.append(_line(width, (f"rows {first + 1} to {first + len(shown)} of {len(found)}  ↑ ↓", "dim")))
+    return lines
+
+
+def _findings(document: TopDocument, state: State, width: int, room: int | None) -> list[Text]:
+    """Return each finding whole, in lines of its own: how grave, which, where, what it saw, what to do."""
+    table = TABLES[VIEWS[-1]]
+    found = arranged(table, document, state.sort.get(state.view), state.view in state.reverse, state.filter)
+    if not found:
+        return [_line(width, (_why_none(table, document, state), "dim"))]
+    lines: list[Text] = []
+    first = 0 if room is None else min(state.offset, len(found) - 1)
+    for row in found[first:]:
+        severity, code, where, what, action = (harmless(column.text(row)) for column in table.columns)
+        base = "dim" if row.stale else ""
+        style = base or table.columns[0].style(row)
+        block = [_line(width, (severity, style), ("  ", ""), (code, "bold"), (f"  {where}", base))]
+        for text in (what, f"→ {action}" if action else ""):
+            block += [_line(width, (f"  {part}", base)) for part in textwrap.wrap(text, max(20, width - 4))]
+        lines += [*([Text()] if lines else []), *block]
+    if room is not None and len(lines) > room:
+        lines = [*lines[: max(1, room - 1)], _line(width, (f"{len(found)} findings  ↑ ↓", "dim"))]
     return lines
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 import kvdiag_exporters.derived
+from kvdiag.attribution.causes import base as causes
 from kvdiag.checks.base import discover
 from kvdiag.cli import main
 
@@ -21,13 +22,25 @@ def test_every_check_is_explained_in_either_case(code: str, capsys: pytest.Captu
     assert "## What to do" in out
 
 
+@pytest.mark.parametrize("code", [cause.id for cause in causes.discover()])
+def test_every_cause_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", code]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"# {code}: ")
+    assert len(out.partition("## What to do")[2].strip()) > 20
+
+
+def test_an_unknown_cause_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "fabric.nonsense"]) == 64
+    assert "there are fabric.congestion, fabric.incast, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
         ("GID999", "this family has GID001, "),
         ("gid", "this family has GID001, "),
         ("nonsense", "kvdiag explain --list"),
-        ("fabric.link_degraded", "kvdiag diagnose --explain"),
         ("KVFabricOnePortGuilty", "docs/runbooks/KVFabricOnePortGuilty.md"),
     ],
 )

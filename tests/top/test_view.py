@@ -142,3 +142,39 @@ def test_every_view_has_a_table_and_a_reason_to_be_empty() -> None:
 )  # fmt: skip
 def test_numbers_as_people_read_them(show: object, value: float | None, text: str) -> None:
     assert show(value) == text  # type: ignore[operator]
+
+
+GRAVE = document(
+    pairs=(pair(0, 0.5, transfers=3.0),),
+    findings=(
+        FindingRow(
+            severity="critical", code="fabric.loss", node="d-0", subject="mlx5_5",
+            summary="fabric.loss adds about 31.7 ms to mean TTFT " * 4, action="find where packets are dropped " * 4,
+        ),
+        FindingRow(severity="warning", code="EXP003", node="d-0", subject="m", summary="a limit is near"),
+    ),
+    causes={"workload.prompt_length": 0.43, "unexplained": 0.37, "fabric.loss": 0.14},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (40, 6), (80, 24), (200, None)])
+def test_a_critical_finding_is_seen_in_every_frame(width: int, height: int | None) -> None:
+    assert "1 critical" in shown(GRAVE, width=width, height=height)[0]
+    assert "critical" not in shown(document(), width=width, height=height)[0]
+
+
+def test_the_cause_that_a_finding_names_comes_first() -> None:
+    (line,) = [line for line in shown(GRAVE, width=60) if line.startswith("TTFT varies")]
+    assert line.startswith("TTFT varies with  fabric.loss 14 %, workload.prompt_length ")
+
+
+def test_findings_are_told_whole_in_their_own_view() -> None:
+    lines = shown(GRAVE, State(view="findings"), width=60, height=40)
+    text = " ".join(" ".join(lines).split())
+    assert "critical fabric.loss d-0 mlx5_5 adds about 31.7 ms" in text
+    assert text.count("find where packets are dropped") == 4 and "→ find" in text
+    assert "warning EXP003 d-0 m a limit is near" in text
+    assert all(len(line) <= 60 for line in lines)
+    short = shown(GRAVE, State(view="findings"), width=60, height=12)
+    assert len(short) == 12 and any("2 findings" in line for line in short)
+    assert any("EXP003" in line for line in shown(GRAVE, State(view="findings", offset=1), width=60, height=12))
