@@ -75,7 +75,8 @@ def _cause(code: str) -> str:
         family = [name for name in causes if name.startswith(f"{code.lower().partition('.')[0]}.")]
         raise UsageError(f"CODE: no cause is called {code!r}; there are {', '.join(family or causes)}")
     ways = (cause.dose, cause.drivers, cause.load)
-    told = [inspect.cleandoc(way.__doc__) for way in ways if way is not None and way.__doc__]
+    told = [inspect.cleandoc(way.__doc__).removeprefix("Return ") for way in ways if way is not None and way.__doc__]
+    told = [text[:1].upper() + text[1:] for text in told]
     way = next(one for one in (*ways, cause.evidence) if one is not None)
     title = inspect.cleandoc(inspect.getmodule(way).__doc__ or cause.id).rstrip(".")
     parts = [f"# {title}", "## What it is judged by", *told]
