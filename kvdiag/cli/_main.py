@@ -5,6 +5,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -103,7 +104,7 @@ def _silence() -> None:
 
 def _internal(error: Exception) -> int:
     if os.environ.get("KVDIAG_DEBUG"):
-        raise error
+        traceback.print_exception(error)
     return _fail(
         f"internal error: {type(error).__name__}: {error} (a defect in kvdiag; KVDIAG_DEBUG=1 shows where)",
         ExitCode.INTERNAL,

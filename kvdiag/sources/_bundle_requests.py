@@ -44,7 +44,7 @@ LONGEST_S = 1e6
 def read_requests(table: Table, notes: list[str]) -> RequestColumns:
     """Return the checked rows; adds to `notes` what was left out; InputError names row and field."""
     if table.rows == 0:
-        raise UndeterminedError(f"{_file(table)}: no request in it: nothing to examine")
+        raise UndeterminedError(f"{table.path}: no request in it: nothing to examine")
     for name in ("request_id", "arrival_s", "ttft_s"):
         if name not in table.names:
             raise InputError(f"{_file(table)}: no column {name}; it has {', '.join(table.names)}")
@@ -131,7 +131,7 @@ def _unique_rows(
 def _with_ttft(table: Table, ttft: Floats, notes: list[str]) -> NDArray[np.bool_]:
     present = ~np.isnan(ttft)
     if not present.any():
-        raise UndeterminedError(f"{_file(table)}: ttft_s is null in every row: nothing to examine")
+        raise UndeterminedError(f"{table.path}: ttft_s is null in every row: nothing to examine")
     if not present.all():
         notes.append(f"{_file(table)}: {int((~present).sum())} row(s) without ttft_s (no first token) were left out")
     return present

@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 class Table(Protocol):
     """Columns by name; `numbers` gives NaN for null and refuses NaN, infinity and text."""
 
+    path: Path
     names: tuple[str, ...]
     rows: int
 
@@ -44,6 +45,7 @@ class JsonlTable:
     """One JSON object per line; empty lines are skipped, and so is a last line that its writer did not finish."""
 
     def __init__(self, path: Path, notes: list[str]) -> None:
+        self.path = path
         self._name = path.name
         self._lines: list[int] = []
         records: list[dict[str, Any]] = []
@@ -105,6 +107,7 @@ class ParquetTable:
             self._table = pq.read_table(path)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+        self.path = path
         self._name = path.name
         self._pa = pa
         self.rows = int(self._table.num_rows)

@@ -17,7 +17,6 @@ ENGINE_REQUEST = "kvdiag_engine_request_seconds"
 NIXL_TRANSFER = "kvdiag_nixl_transfer_seconds"
 NIXL_SENT = "kvdiag_nixl_transmit_bytes_total"
 NIXL_READ = "kvdiag_nixl_receive_bytes_total"
-NIXL_ERRORS = "kvdiag_nixl_errors_total"
 HANDLE_FAILURES = "kvdiag_handle_failures_total"
 CARRIER = "kvdiag_transfer_transport"
 
@@ -66,7 +65,6 @@ PAIRS_GONE = "kvdiag_rdma_queue_pairs_gone_total"
 
 FINDING = "kvdiag_finding"
 SUCCESS = "kvdiag_collector_success"
-DATA_AGE = "kvdiag_collector_data_age_seconds"
 CPU = "kvdiag_exporter_cpu_seconds_total"
 
 WANTED = frozenset(

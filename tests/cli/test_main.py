@@ -93,6 +93,15 @@ def test_every_failure_is_one_line_and_its_exit_code(
     assert "Traceback" not in captured.err
 
 
+def test_the_debug_variable_shows_where_and_changes_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVDIAG_DEBUG", "1")
+    monkeypatch.setattr(cli_main, "build_app", _raising(ZeroDivisionError("x")))
+    assert main(["fail"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom kvdiag.cli import main\ncode = main(['--help'])\n"

@@ -25,6 +25,8 @@ from kvdiag.report.html.units import change, count, duration, interval, number, 
 LEAST_SHOWN_S = 5e-5
 """Causes that move the mean by less stand in the table of the JSON document only."""
 MOST_PARTS = 6
+NETWORK = ("wire", "kv_wait")
+"""Stages that are never drawn as a part of others: is it the network?"""
 MOST_BARS = 8
 UNEXPLAINED = "unexplained"
 MEANING = {
@@ -237,8 +239,8 @@ def _stack(stages: tuple[StageShare, ...], first: str, second: str) -> tuple[lis
 
     named = [one for one in stages if one.stage != "unaccounted"]
     largest = sorted(named, key=lambda one: -max(one.mean_incident_s, before(one) or 0.0))[:MOST_PARTS]
-    kept = [one for one in stages if one in largest]
-    rest = [one for one in stages if one not in largest]
+    kept = [one for one in stages if one in largest or one.stage in NETWORK]
+    rest = [one for one in stages if one not in kept]
     rows: list[dict[str, str | float]] = []
     for bar, value_of in ((first, before), (second, lambda one: one.mean_incident_s)):
         values = [value_of(one) for one in stages]
