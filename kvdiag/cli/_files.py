@@ -7,6 +7,8 @@ from pathlib import Path
 
 from kvdiag.errors import UsageError
 
+_OF_BUNDLES = ("requests", "counters", "events", "meta")
+
 
 def write_whole(path: Path, text: str, flag: str) -> None:
     """Write a file and put it in place at once, so that no reader sees half of it; UsageError names `flag`.
@@ -35,16 +37,18 @@ def write_whole(path: Path, text: str, flag: str) -> None:
 def check_new(path: Path, flag: str, inputs: Sequence[Path] = (), *, mark: bytes, otherwise: str = "") -> None:
     """Refuse to write over an input, or over a file that is not of the kind whose beginning holds `mark`.
 
-    UsageError names `flag`, and `otherwise` what else may be done; an empty file may be replaced (mktemp makes them),
-    and so may what is no regular file.
+    Nor is a file added to a bundle that would be read as its own. UsageError names `flag`, and `otherwise` what else
+    may be done; an empty file may be replaced (mktemp makes them), and so may what is no regular file.
     """
     if path.is_dir():
         raise UsageError(f"{flag} {path}: a folder; name a file in it")
+    is_new = not path.exists()
+    for one in inputs if path.is_file() or is_new else ():
+        within = one.is_dir() and path.parent.is_dir() and one.samefile(path.parent)
+        if (within and path.stem in _OF_BUNDLES) or (not is_new and one.exists() and (within or one.samefile(path))):
+            raise UsageError(f"{flag} {path}: that is the input {one}, or lies in it; name another file")
     if not path.is_file():
         return
-    for one in inputs:
-        if one.exists() and (one.samefile(path) or (one.is_dir() and one.samefile(path.parent))):
-            raise UsageError(f"{flag} {path}: that is the input {one}, or lies in it; name another file")
     try:
         with path.open("rb") as file:
             start = file.read(2048)

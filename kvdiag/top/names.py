@@ -65,7 +65,8 @@ PAIRS_GONE = "kvdiag_rdma_queue_pairs_gone_total"
 
 FINDING = "kvdiag_finding"
 SUCCESS = "kvdiag_collector_success"
-CPU = "kvdiag_exporter_cpu_seconds_total"
+RESTART = "kvdiag_exporter_cpu_seconds_total"
+"""It only grows while an exporter's process lives."""
 
 WANTED = frozenset(
     name

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvdiag.sources.exposition import Labels, Reading
+from kvdiag.top.names import RESTART
 
 Key = tuple[str, Labels]
-RESTART = "kvdiag_exporter_cpu_seconds_total"
-"""It only grows while an exporter's process lives."""
 
 
 @dataclass(frozen=True, slots=True)

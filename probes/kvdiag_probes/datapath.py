@@ -148,11 +148,6 @@ def slot_count(size: int, least: int, messages: int, ring_bytes: int = 16 << 20,
     return max(1, min(messages, max(least, min(most, ring_bytes // size))))
 
 
-def chain_lengths(total: int, chain: int) -> Sequence[int]:
-    """Split `total` messages into chains; the last one may be shorter."""
-    return [min(chain, total - start) for start in range(0, total, chain)]
-
-
 def lane_slots(total: int, chain: int, lanes: int) -> list[list[int]]:
     """Return which messages each of several queue pairs carries: chains are dealt out in turn."""
     dealt: list[list[int]] = [[] for _ in range(lanes)]

@@ -72,6 +72,8 @@ def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFix
     assert source.read_text() == COLD.read_text()
     bundle = shutil.copytree(BUNDLE, tmp_path / "bundle")
     assert "or lies in it" in said(capsys, 64, bundle, "-o", bundle / "meta.json", "--force")
+    assert "or lies in it" in said(capsys, 64, bundle, "-o", bundle / "events.jsonl", "--force")
+    assert not (bundle / "events.jsonl").exists()
     assert json.loads((bundle / "meta.json").read_text())
 
 
