@@ -63,7 +63,9 @@ def _cut(lines: list[Text], height: int | None) -> list[Text]:
 def _header(document: TopDocument, state: State, width: int, interval_s: float, *, short: bool) -> list[Text]:
     answering = sum(one.state in ("fresh", "stale") for one in document.exporters)
     windows = [one.window_s for one in document.exporters if one.window_s]
-    over = f"rates over {max(windows):.0f} s" if windows else "rates come with the second reading"
+    over = "rates come with the second reading"
+    if windows:
+        over = f"rates over {max(windows):.{0 if max(windows) >= 10 else 1}f} s"
     clock = document.time[11:19] + " UTC"
     parts = [("kvdiag top ", "bold"), (f" {answering} of {len(document.exporters)} exporters answer", "")]
     if answering < len(document.exporters):

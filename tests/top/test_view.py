@@ -51,6 +51,14 @@ def test_a_frame_fits_any_terminal(width: int, height: int, view: str) -> None:
         assert any("prefill-" in line or "29" in line for line in lines)
 
 
+@pytest.mark.parametrize(("window_s", "said"), [
+    (30.04, "rates over 30 s"), (0.5, "rates over 0.5 s"), (None, "rates come with the second reading"),
+])  # fmt: skip
+def test_the_time_that_rates_are_over_is_told(window_s: float | None, said: str) -> None:
+    state = ExporterState(url="http://a:1", state="fresh", data_age_s=0.2, window_s=window_s)
+    assert said in shown(document(exporters=(state,)))[0]
+
+
 def test_help_fits_too() -> None:
     assert len(shown(MANY, State(help=True), 40, 5)) == 5
     assert any("quit" in line for line in shown(MANY, State(help=True)))
