@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import kvdiag
 from kvdiag.errors import InputError, KvdiagError, UnavailableError, UndeterminedError, UsageError
+from kvdiag.sources.certificates import load_pair
 from kvdiag_probes.control.address import Address, resolve
 from kvdiag_probes.control.connections import note_handshakes, protocol_class
 from kvdiag_probes.control.credential import Credential, check_listen
@@ -76,8 +77,10 @@ class AgentServer:
             ssl_cert_reqs=ssl.CERT_NONE if credential.ca is None else ssl.CERT_REQUIRED,
         )
         try:
+            if credential.cert is not None:
+                load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), credential.cert, credential.key)
             config.load()
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:
             self._socket.close()
             raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
         if config.ssl is not None:

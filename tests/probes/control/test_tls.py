@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvdiag.errors import UnavailableError
+from kvdiag.errors import UnavailableError, UsageError
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
@@ -123,3 +123,12 @@ def test_who_speaks_tls_is_seen_without_a_certificate(
 ) -> None:
     assert [speaks_tls(one.address) for one in (plain, secure, mutual)] == [False, True, True]
     assert not speaks_tls(Address("127.0.0.1", 1))
+
+
+def test_no_end_asks_for_a_passphrase_at_the_terminal() -> None:
+    tls = Path(__file__).parents[2] / "fixtures/tls"
+    locked = Credential(token="let-me-in", cert=tls / "server.pem", key=tls / "locked.key")
+    with pytest.raises(UsageError, match="the key is encrypted"):
+        locked.client_context()
+    with pytest.raises(UsageError, match="the key is encrypted"), serving(credential=locked):
+        pass
