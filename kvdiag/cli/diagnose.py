@@ -82,14 +82,14 @@ def diagnose(
     if trace is not None:
         check_new(trace, "--trace", inputs, mark=MARK)
     bundle = _read(paths or [], compare, prometheus, start, end)
-    if trace is not None:
-        write_whole(trace, encode_trace(timeline(bundle)), "--trace")
     diagnosis = attribute(bundle, incident_start, seed, incident_end_s=incident_end)
     if output is Format.JSON:
         body = {field.name: getattr(diagnosis, field.name) for field in fields(Diagnosis)}
         typer.echo(encode(DiagnosisDocument(**head("kvdiag.diagnose/1"), origin=bundle.origin, **body)))  # type: ignore[arg-type]
     else:
         stdout().print(render(diagnosis, bundle.origin, explain=explain))
+    if trace is not None:
+        write_whole(trace, encode_trace(timeline(bundle)), "--trace")
     verdict = diagnosis.verdict
     if verdict.status == "no_change":
         return ExitCode.PASSED

@@ -17,7 +17,10 @@ DISTRIBUTION_FOLDERS = (
     Path(f"/usr/lib64/{_VERSION}/site-packages"),
     Path(f"/usr/lib/{_VERSION}/site-packages"),
 )
-_REMEDY = "install it with `apt install python3-pyverbs` (or NVIDIA's OFED/DOCA packages), or use --transport tcp"
+_REMEDY = (
+    "install it with `apt install python3-pyverbs` (or NVIDIA's OFED/DOCA packages), or measure over TCP "
+    "(--transport tcp of bandwidth, latency, cold and kv)"
+)
 
 
 class DistributionFinder:
@@ -52,6 +55,6 @@ def make_importable(folders: Sequence[Path] = DISTRIBUTION_FOLDERS) -> None:
         built_for = other_builds[0].name.split(".")[1]
         raise UndeterminedError(
             f"RDMA probes need pyverbs: {other_builds[0].parent} is built for {built_for}, this is {_VERSION}; "
-            "run kvdiag with the distribution's own Python, or use --transport tcp"
+            "run kvdiag with the distribution's own Python, or measure over TCP"
         )
     raise UndeterminedError(f"RDMA probes need pyverbs, which is not installed: {_REMEDY}")

@@ -41,7 +41,10 @@ def choose(
     """
     ports = [p for p in devices.ports if device in (None, p.device) and port in (None, p.number)]
     if not devices.devices:
-        raise UndeterminedError("no RDMA device on this host: use --transport tcp, or load the NIC's RDMA driver")
+        raise UndeterminedError(
+            "no RDMA device on this host: load the NIC's RDMA driver, or measure over TCP (--transport tcp "
+            "of bandwidth, latency, cold and kv)"
+        )
     if not ports:
         names = ", ".join(p.name for p in devices.ports)
         raise UsageError(f"--device/--port: no port {device or '*'}/{port or '*'} here; there are {names}")

@@ -62,13 +62,15 @@ def test_chunks_of_an_hour_are_joined_and_what_is_no_number_is_left_out() -> Non
     metric = {"__name__": "a_sum", "node": "p"}
     late = _answer((metric, [(7200.0, "3"), (7215.0, "NaN"), (7230.0, "4")]))
     early = _answer((metric, [(3700.0, "1"), (7200.0, "3")]), ({"__name__": "b"}, [(100.0, "1")]))
-    with server([(200, late), (200, early)]) as (url, asked):
+    with server([(200, _answer()), (200, late), (200, early)]) as (url, asked):
         (one,) = read_prometheus(url, ["a_sum", "b"], 3600.0, 7230.0)
     assert (one.name, one.labels) == ("a_sum", {"node": "p"})
     assert one.time_s.tolist() == [3700.0, 7200.0, 7230.0]
     assert one.value.tolist() == [1.0, 3.0, 4.0]
-    assert [query["time"] for query in asked] == ["7230.000", "3630.000"]
-    assert asked[0]["query"] == '{__name__=~"a_sum|b"}[3600s]'
+    # First, whether it answers at all.
+    assert [query["time"] for query in asked] == ["7230.000", "7230.000", "3630.000"]
+    assert asked[0]["query"] == "vector(1)[1s:1s]"
+    assert asked[1]["query"] == '{__name__=~"a_sum|b"}[3600s]'
 
 
 @pytest.mark.parametrize(
