@@ -9,7 +9,7 @@ from kvdiag.model.missing import Missing
 from kvdiag.model.rdma import PortCounters
 from kvdiag_probes.completion import RETRIES_EXCEEDED, CompletionError, ControlState, completion_error
 from kvdiag_probes.control.address import Address
-from kvdiag_probes.control.client import AgentClient, RefusedConnectionError
+from kvdiag_probes.control.client import AgentClient, LostAgentError, RefusedConnectionError
 from kvdiag_probes.datapath import DataPath, Operation
 from kvdiag_probes.rdma_path import RdmaPath, inactive_port
 from kvdiag_probes.symptoms import symptoms
@@ -52,8 +52,10 @@ def narrowed(
         )
     if port:
         return UnavailableError(f"{error}; the local port {port}: check cable, switch port and netdev of this end")
-    if control in _CONTROL_CAUSES:
-        return UnavailableError(f"{error}; {_CONTROL_CAUSES[control]}")
+    lost_agent = isinstance(error, LostAgentError)
+    if control in _CONTROL_CAUSES and not (lost_agent and control == "refuses"):
+        kind = LostAgentError if lost_agent else UnavailableError
+        return kind(f"{error}; {_CONTROL_CAUSES[control]}")
     return error
 
 

@@ -25,7 +25,7 @@ from kvdiag.model.probe import (
 )
 from kvdiag_probes import tracing
 from kvdiag_probes.control.address import Address
-from kvdiag_probes.control.client import AgentClient, LostAgentError
+from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import OpenAnswer, OpenRequest
 from kvdiag_probes.datapath import DataPath, Operation, Transport, chain_length, slot_count
@@ -252,7 +252,7 @@ def _measure(options: ProbeOptions, client: AgentClient, peer_host: str, link: _
         results.extend(runner.measure(size, amount) for size in settings.sizes)  # keeps those before one that fails
     except (UnavailableError, PayloadMismatchError, StoppedError) as error:
         told: KvdiagError = error
-        if isinstance(error, UnavailableError) and not isinstance(error, LostAgentError):
+        if isinstance(error, UnavailableError):
             verb = Operation(settings.operation)
             told = narrowed(error, verb, options.peer, link.path, prover.before, lambda: _second_client(options))
         if results:
