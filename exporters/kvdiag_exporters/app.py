@@ -1,5 +1,6 @@
 """The exporter put together: collect, serve, record, and end in order when asked to."""
 
+import importlib.util
 import logging
 import socket
 import time
@@ -226,9 +227,14 @@ def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Record
             after=after,
         )
 
+    if config.format == "parquet" and config.rotate_s is None:
+        raise InputError('[recorder] format = "parquet": a bundle is rewritten when its period is over: give rotate_s')
+    if config.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InputError("[recorder] format = \"parquet\": needs pyarrow: pip install 'kvdiag[analysis]'")
     if config.rotate_s is None:
         return make(path, None)
-    rotating = RotatingRecorder(path, make, config.rotate_s, config.keep, setup.clock.wall_s())
+    parquet, now_s = config.format == "parquet", setup.clock.wall_s()
+    rotating = RotatingRecorder(path, make, config.rotate_s, config.keep, now_s, parquet=parquet)
     setup.stream.add_sink(rotating.write_records)
     return rotating
 

@@ -35,13 +35,14 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The [recorder] table: the folder of the trace bundle to write, or with `rotate_s` that of one for each period,
-    of which the newest `keep` stay.
+    of which the newest `keep` stay; those that are over are kept as `format`.
     """
 
     path: Text
     incident_start_s: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     rotate_s: Annotated[float, Meta(ge=60, le=31_536_000)] | None = None
     keep: Annotated[int, Meta(ge=1, le=100_000)] = 24
+    format: Literal["jsonl", "parquet"] = "jsonl"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 from kvdiag.errors import InputError
 from kvdiag.model.transfer import TransferRecord
-from kvdiag_exporters import lock
+from kvdiag_exporters import lock, parquet
 from kvdiag_exporters.bundle_folder import NAMES
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.scraper import Collection
@@ -21,7 +22,9 @@ BACK_S = 60.0
 """A clock that is set back by more begins a new bundle: the period of the old one may be years ahead."""
 _FORM = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"\d{8}T\d{6}Z")
+_TABLES = {name.removesuffix(".jsonl") for name in NAMES}
 _OURS = {*NAMES, "meta.json", "meta.json.new", lock.NAME}
+_OURS |= {f"{table}.parquet{part}" for table in _TABLES for part in ("", ".new")}
 """What a bundle holds; a folder that holds anything else is somebody's, and is left."""
 
 Make = Callable[[Path, Recorder | None], Recorder]
@@ -31,11 +34,15 @@ class RotatingRecorder:
     """Records into FOLDER/<UTC time of its begin>, into a new one every `every_s`; `keep` of them stay.
 
     The newest bundle is continued where its period is not over. Where a new one cannot be begun the old one goes on,
-    and it is tried again a minute later. `make` opens a recorder, that of the period before given.
+    and it is tried again a minute later. `make` opens a recorder, that of the period before given. With `parquet`
+    bundles whose period is over are rewritten as such.
     """
 
-    def __init__(self, folder: Path, make: Make, every_s: float, keep: int, now_s: float) -> None:
-        self._folder, self._make, self._every_s, self._keep = folder, make, every_s, keep
+    def __init__(
+        self, folder: Path, make: Make, every_s: float, keep: int, now_s: float, *, parquet: bool = False
+    ) -> None:
+        self._folder, self._make, self._every_s, self._keep, self._parquet = folder, make, every_s, keep, parquet
+        self._rewriting: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._failed = ""
         bundles = self._bundles()
@@ -44,6 +51,7 @@ class RotatingRecorder:
         self._current = make(self._path, None)
         self._begun_s, self._ends_s = begun_s, begun_s + every_s
         self._remove_old()
+        self._rewrite()
 
     def status(self) -> dict[str, Any]:
         """Return that of the bundle being written, and how many there are."""
@@ -63,7 +71,12 @@ class RotatingRecorder:
         self._current.write(collection)
 
     def close(self) -> None:
+        """End the recording; a rewriting that is under way is ended, too, and begun anew by the next run."""
         self._current.close()
+        if self._rewriting is not None:
+            self._rewriting.kill()
+            self._rewriting.wait()
+            self._told()
 
     def _rotate(self, now_s: float) -> None:
         path = self._folder / _name(now_s)
@@ -84,6 +97,25 @@ class RotatingRecorder:
         self._failed = ""
         self._begun_s, self._ends_s = now_s, now_s + self._every_s
         self._remove_old()
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Begin to rewrite the bundles that are finished, where no earlier run is still at it."""
+        if not self._parquet or (self._rewriting is not None and self._rewriting.poll() is None):
+            return
+        self._told()
+        try:
+            self._rewriting = parquet.start([path for _, path in self._bundles() if path != self._path])
+        except OSError as error:
+            _log.warning("bundles stay as JSON lines: %s", error.strerror)
+
+    def _told(self) -> None:
+        """Log what the last run could not rewrite."""
+        if self._rewriting is not None and self._rewriting.stderr is not None:
+            for line in self._rewriting.stderr.read().decode(errors="replace").splitlines():
+                _log.warning("%s", line)
+            self._rewriting.stderr.close()
+            self._rewriting = None
 
     def _bundles(self) -> list[tuple[float, Path]]:
         """Return the bundles by their begin, the oldest first."""

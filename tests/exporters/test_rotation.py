@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from kvdiag.errors import InputError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.bundle import read_bundle
+from kvdiag_exporters import parquet
 from kvdiag_exporters.collectors import netdev
 from kvdiag_exporters.recorder import Recorder
 from kvdiag_exporters.rotation import RotatingRecorder
@@ -17,11 +19,13 @@ from kvdiag_exporters.stream import RecordStream
 T0 = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
-def recorder(folder: Path, stream: RecordStream, now_s: float = T0, keep: int = 3) -> RotatingRecorder:
+def recorder(
+    folder: Path, stream: RecordStream, now_s: float = T0, keep: int = 3, *, parquet: bool = False
+) -> RotatingRecorder:
     def make(path: Path, after: Recorder | None) -> Recorder:
         return Recorder(path, "host-a", (), stream, 1.0, attach=False, after=after)
 
-    found = RotatingRecorder(folder, make, 3600.0, keep, now_s)
+    found = RotatingRecorder(folder, make, 3600.0, keep, now_s, parquet=parquet)
     stream.add_sink(found.write_records)
     return found
 
@@ -131,3 +135,54 @@ def test_a_clock_that_was_years_ahead_leaves_no_bundle_behind_that_never_ends(tm
     assert ids(tmp_path / "20260101T010010Z") == ["r3"]
     assert names(tmp_path) == ["20260101T010010Z", "20450105T104000Z"]
     assert stream.lost_lines == 0
+
+
+def test_bundles_that_are_over_become_parquet_and_read_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path / "plain", stream)
+    twin = RecordStream()
+    packed = recorder(tmp_path / "packed", twin, parquet=True)
+    for hour in range(3):
+        for one, given in ((rotating, stream), (packed, twin)):
+            one.write(collection(T0 + 3600 * hour))
+            given.give([record(2 * hour), record(2 * hour + 1, evidence={"ttft_s": "derived"}, sources=("vllm span",))])
+    assert packed._rewriting is not None
+    assert packed._rewriting.wait(60) == 0
+    packed._rewrite()  # as the next rotation does: the first run may have begun before the second bundle was over
+    if (again := packed._rewriting) is not None:
+        assert again.wait(60) == 0
+    over, current = tmp_path / "packed" / "20260101T010000Z", tmp_path / "packed" / "20260101T020000Z"
+    assert "requests.parquet" in names(over) and "requests.jsonl" not in names(over)
+    assert "requests.jsonl" in names(current)
+    mine, theirs = read_bundle(over), read_bundle(tmp_path / "plain" / "20260101T010000Z")
+    assert mine.requests.ids == theirs.requests.ids == ["r2", "r3"]
+    assert mine.requests.numbers.keys() == theirs.requests.numbers.keys()
+    assert all((mine.requests.numbers[name] == column).all() for name, column in theirs.requests.numbers.items())
+    assert [(one.node, one.metric, one.value.tolist()) for one in mine.series] == [
+        (one.node, one.metric, one.value.tolist()) for one in theirs.series
+    ]
+    rotating.close()
+    packed.close()
+    assert caplog.messages == []
+    # What is no part of a bundle stays; a bundle of Parquet is removed like any other.
+    recorder(tmp_path / "packed", RecordStream(), T0 + 3600 * 3, keep=1).close()
+    assert names(tmp_path / "packed") == ["20260101T030000Z"]
+
+
+def test_a_table_that_cannot_be_rewritten_stays_and_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "20260101T010000Z"
+    bundle.mkdir()
+    (bundle / "requests.jsonl").write_text('{"request_id":"a","ttft_s":1}\n{"request_id":7}\n')
+    assert parquet.main([str(bundle)]) == 1
+    assert "request_id is a text in one row and a number in another" in capsys.readouterr().err
+    assert names(bundle) == ["requests.jsonl"]
+    (bundle / "requests.jsonl").write_text(
+        '{"request_id":"a","ttft_s":1,"none":null,"sources":["x"]}\n{"request_id":"b"'
+    )
+    assert parquet.main([str(bundle)]) == 0
+    assert pq.read_table(bundle / "requests.parquet").to_pylist() == [
+        {"request_id": "a", "ttft_s": 1.0, "sources": '["x"]'}
+    ]
+    assert parquet.start([bundle]) is None
