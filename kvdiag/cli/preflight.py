@@ -1,5 +1,6 @@
 """`kvdiag preflight`: everything that can be known before traffic flows."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from kvdiag.model.preflight import PreflightDocument
     from kvdiag.model.snapshot import Snapshot
     from kvdiag.sources.preflight_config import PreflightConfig
+
+_CONFIG_VARIABLE = "KVDIAG_PREFLIGHT_CONFIG"
 
 
 class PreflightFormat(StrEnum):
@@ -68,7 +71,7 @@ def preflight(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", envvar="KVDIAG_PREFLIGHT_CONFIG", help="TOML file with select, ignore, fail_on and waivers."
+            metavar="FILE", envvar=_CONFIG_VARIABLE, help="TOML file with select, ignore, fail_on and waivers."
         ),
     ] = None,
     token_file: Annotated[
@@ -107,7 +110,8 @@ def preflight(
     from kvdiag.cli._hosts import read_host, read_peers
     from kvdiag.sources import preflight_config
 
-    settings = preflight_config.PreflightConfig() if config is None else preflight_config.read(config)
+    flag = _CONFIG_VARIABLE if os.environ.get(_CONFIG_VARIABLE) == str(config) else "--config"
+    settings = preflight_config.PreflightConfig() if config is None else preflight_config.read(config, flag)
     selected = select or ([] if check else list(settings.select))
     chosen = _chosen(selected, check or [], ignore or list(settings.ignore))
     local = read_host(root, snapshot, pid, tuple(log or ()))

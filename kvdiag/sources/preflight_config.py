@@ -23,22 +23,22 @@ class PreflightConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     waiver: tuple[Waiver, ...] = ()
 
 
-def read(path: Path) -> PreflightConfig:
-    """Return a TOML file's settings; InputError names the file and the field that is wrong."""
+def read(path: Path, flag: str = "--config") -> PreflightConfig:
+    """Return a TOML file's settings; InputError names `flag`, the file and the field that is wrong."""
     try:
         with path.open("rb") as file:
             content = file.read(LIMIT_BYTES + 1)
     except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror or error}") from error
+        raise InputError(f"{flag} {path}: {error.strerror or error}") from error
     if len(content) > LIMIT_BYTES:
-        raise InputError(f"--config {path}: longer than {LIMIT_BYTES} bytes")
+        raise InputError(f"{flag} {path}: longer than {LIMIT_BYTES} bytes")
     try:
         parsed: Any = msgspec.toml.decode(content)
         for position, entry in enumerate(parsed.get("waiver", ()) if isinstance(parsed.get("waiver"), list) else ()):
-            _check_waiver(entry, f"--config {path}: waiver {position + 1}")
+            _check_waiver(entry, f"{flag} {path}: waiver {position + 1}")
         return msgspec.convert(parsed, type=PreflightConfig)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: {error}") from error
+        raise InputError(f"{flag} {path}: {error}") from error
 
 
 def _check_waiver(entry: Any, where: str) -> None:

@@ -133,3 +133,13 @@ def test_a_folder_is_no_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"--snapshot {tmp_path}: not a regular file" in capsys.readouterr().err
     assert main(["preflight", "--log", str(tmp_path)]) == 64
     assert f"--log {tmp_path}: not a regular file" in capsys.readouterr().err
+
+
+def test_a_configuration_of_the_environment_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVDIAG_PREFLIGHT_CONFIG", "/nope.toml")
+    assert main(["preflight"]) == 64
+    assert "KVDIAG_PREFLIGHT_CONFIG /nope.toml: No such file" in capsys.readouterr().err
+    assert main(["preflight", "--config", "/none.toml"]) == 64
+    assert "--config /none.toml: No such file" in capsys.readouterr().err
