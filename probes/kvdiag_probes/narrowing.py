@@ -52,9 +52,8 @@ def narrowed(
         )
     if port:
         return UnavailableError(f"{error}; the local port {port}: check cable, switch port and netdev of this end")
-    lost_agent = isinstance(error, LostAgentError)
-    if control in _CONTROL_CAUSES and not (lost_agent and control == "refuses"):
-        kind = LostAgentError if lost_agent else UnavailableError
+    if control in _CONTROL_CAUSES:
+        kind = LostAgentError if isinstance(error, LostAgentError) else UnavailableError
         return kind(f"{error}; {_CONTROL_CAUSES[control]}")
     return error
 

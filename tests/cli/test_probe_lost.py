@@ -51,7 +51,7 @@ def agent() -> Iterator[Agent]:
 
 
 def lost(err: str, address: str) -> None:
-    assert err.count("\n") == 1, err
+    assert err.count("\n") == 1 and err.count("lost the agent") == 1, err
     assert re.match(rf"kvdiag: error: lost the agent {re.escape(address)} after \d+\.\d s: ", err), err
 
 
