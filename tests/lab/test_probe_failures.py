@@ -100,7 +100,7 @@ def test_a_wrong_token_is_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("loss", "size", "messages"), [(1, 65536, 100), (10, 16384, 60)])
 def test_loss_is_recovered_and_each_end_counts_its_part(bench: Bench, loss: int, size: int, messages: int) -> None:
-    """Of a message of 16 packets one in thirty would lose a packet seven times, and then the retries run out."""
+    """At 10 % one message of 16 packets in 230 has seven losses (negative binomial), and then the retries run out."""
     before = [end.counters() for end in bench.wire.ends]
     with bench.wire.a.netem(f"loss {loss}%"):
         document = probing.document(bench.run(f"bandwidth --size {size} --iterations {messages} --format json"))
