@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvdiag.attribution.causes
-from kvdiag.attribution.frame import Frame, NodeRate, Role
+from kvdiag.attribution.frame import Frame, Role
+from kvdiag.attribution.rates import NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 

@@ -5,7 +5,8 @@ import numpy as np
 from kvdiag.attribution.causes.base import Cause, Dose, Floats, positive, rate_evidence
 from kvdiag.attribution.causes.fabric_link_degraded import reported_slowness
 from kvdiag.attribution.causes.fabric_tcp_fallback import tcp_share
-from kvdiag.attribution.frame import Frame, NodeRate
+from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.rates import NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 

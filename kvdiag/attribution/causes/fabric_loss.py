@@ -3,7 +3,8 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose, by_wire_time, positive, rate_evidence
-from kvdiag.attribution.frame import Floats, Frame, NodeRate
+from kvdiag.attribution.frame import Floats, Frame
+from kvdiag.attribution.rates import NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 

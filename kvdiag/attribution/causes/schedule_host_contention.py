@@ -3,7 +3,8 @@
 import numpy as np
 
 from kvdiag.attribution.causes.base import KV_STAGES, SHAPE, Cause, Dose, Floats, positive
-from kvdiag.attribution.frame import Frame, NodeRate
+from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.rates import NodeRate
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
