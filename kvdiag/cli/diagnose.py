@@ -80,7 +80,7 @@ def diagnose(
 
     inputs = [*(paths or ()), *(compare or ())]
     if trace is not None:
-        check_new(trace, "--trace", inputs, mark=MARK)
+        check_new(trace, "--trace", inputs, marks=(MARK,))
     bundle = _read(paths or [], compare, prometheus, start, end)
     diagnosis = attribute(bundle, incident_start, seed, incident_end_s=incident_end)
     if output is Format.JSON:

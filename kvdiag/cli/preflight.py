@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 _CONFIG_VARIABLE = "KVDIAG_PREFLIGHT_CONFIG"
 
+_MARKS = (
+    b'"kvdiag.preflight/',
+    b'<testsuite name="kvdiag.preflight"',
+    b"# HELP kvdiag_preflight_",
+    b" not observable here",
+)
+"""What the beginning of a preflight's file holds, in each of its formats."""
+
 
 class PreflightFormat(StrEnum):
     TEXT = "text"
@@ -95,7 +103,8 @@ def preflight(
         typer.Option("--format", "-f", help="text, json, junit for CI, or prometheus for the textfile collector."),
     ] = PreflightFormat.TEXT,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, whole or not at all.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write there, whole or not at all; replaces an earlier one."),
     ] = None,
 ) -> int:
     """Check this host, its serving process and its peers for what breaks KV transfers, before traffic flows.
@@ -106,10 +115,14 @@ def preflight(
 
     Example: kvdiag preflight --peer decode-1:18580 --ignore CNT --fail-on critical
     """
-    from kvdiag.cli._files import write_whole
+    from kvdiag.cli._files import check_new, write_whole
     from kvdiag.cli._hosts import read_host, read_peers
     from kvdiag.sources import preflight_config
 
+    if out is not None:
+        given = (snapshot, config, token_file, tls_ca, tls_cert, tls_key)
+        inputs = [*filter(None, given), *(log or ()), *(peer_snapshot or ())]
+        check_new(out, "--out", inputs, marks=_MARKS)
     flag = _CONFIG_VARIABLE if os.environ.get(_CONFIG_VARIABLE) == str(config) else "--config"
     settings = preflight_config.PreflightConfig() if config is None else preflight_config.read(config, flag)
     selected = select or ([] if check else list(settings.select))

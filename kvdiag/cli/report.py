@@ -85,10 +85,8 @@ def _check(inputs: "Sequence[Path]", output: Path, *, force: bool) -> None:
 
     if len(inputs) > MOST_INPUTS:
         raise UsageError(f"INPUT: {len(inputs)} inputs; one report holds at most {MOST_INPUTS}: make several")
-    if not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}; make it first")
     mark = b"" if force else b'<meta name="generator" content="kvdiag '
-    check_new(output, "-o", inputs, mark=mark, otherwise=", or give --force")
+    check_new(output, "-o", inputs, marks=(mark,), otherwise=", or give --force")
 
 
 def _read(

@@ -14,7 +14,8 @@ def register(app: typer.Typer) -> None:
 
 def snapshot(
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the snapshot is written.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where it is written; replaces an earlier one."),
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="Save a copied tree (its sys, proc, etc and commands folders) instead.")
@@ -40,7 +41,7 @@ def snapshot(
     """
     import secrets
 
-    from kvdiag.cli._files import write_whole
+    from kvdiag.cli._files import check_new, write_whole
     from kvdiag.cli._hosts import read_host
     from kvdiag.derive.redact import redact
     from kvdiag.errors import UsageError
@@ -50,6 +51,8 @@ def snapshot(
 
     if file is None and output is Format.TEXT:
         raise UsageError("--output: say where to write the snapshot: -o FILE, or --format json for standard output")
+    if file is not None:
+        check_new(file, "--output", [*filter(None, (key_file,)), *(log or ())], marks=(b'"kvdiag.snapshot/',))
     key = secrets.token_bytes(32) if key_file is None else _key(key_file)
     document = to_document(redact(read_host(root=root, pid=pid, logs=tuple(log or ())), key), redacted=True)
     text = encode(document) + "\n"

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def append(path: Path, document: str) -> None:
     """Append one document as one line; UsageError where the file cannot be written.
 
     Writers take turns (flock), the line is on disk before this returns, and a line that an earlier writer left
-    unfinished is ended first, so that it spoils nothing but itself.
+    unfinished is ended first, so that it spoils nothing but itself. Where it fails, no part of the line stays.
     """
     line = json.dumps(json.loads(document), separators=(",", ":")).encode() + b"\n"
     try:
@@ -51,10 +52,15 @@ def append(path: Path, document: str) -> None:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            view = memoryview(line)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fsync(descriptor)
+            except OSError:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -1,21 +1,27 @@
 """What becomes of a command whose outputs are full, closed or left by their reader, and of Ctrl-C."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvdiag.cli import main
+from kvdiag.cli._files import write_parts, write_whole
+from kvdiag.cli.preflight import PreflightFormat
 from kvdiag.cli.probe._stop import stoppable
-from kvdiag.errors import StoppedError
+from kvdiag.errors import StoppedError, UsageError
 from kvdiag.model.trace import Trace
 from kvdiag.report.trace import MARK, encode
+from kvdiag.sources import probe_history
 from tests.probes.agents import serving
+from tests.trees import HOSTS
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
@@ -122,6 +128,98 @@ def test_a_trace_never_replaces_an_input_or_another_file(tmp_path: Path, capsys:
     assert main(["probe", "bandwidth", "127.0.0.1:1", "--transport", "tcp", "--trace", str(other)]) == 64
     assert "exists, and is not what kvdiag writes there" in capsys.readouterr().err
     assert (meta.read_text(), other.read_text()) == ('{"schema": "kvdiag.bundle/1"}', "mine")
+
+
+def written(name: str, tmp_path: Path) -> tuple[list[list[str]], Path]:
+    """Return ways to call a command that writes a file of its own kind, and the file."""
+    path, tree = tmp_path / "written", ["--root", str(HOSTS / "no-rdma")]
+    if name == "snapshot":
+        return [["snapshot", *tree, "-o", str(path)]], path
+    formats = [["preflight", *tree, "--format", one, "--out", str(path)] for one in PreflightFormat]
+    return formats, path
+
+
+@pytest.mark.parametrize("name", ["snapshot", "preflight"])
+def test_an_output_replaces_what_it_wrote_before_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    ways, path = written(name, tmp_path)
+    path.write_text("mine")
+    assert main(ways[0]) == 64
+    assert "exists, and is not what kvdiag writes there; name another file\n" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+    path.write_text("")
+    earlier = ""
+    for way in (*ways, *ways):
+        assert main(way) != 64, capsys.readouterr().err
+        assert path.read_text() != earlier
+        earlier = path.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["snapshot", "--key-file", "{file}", "-o", "{file}"], ["preflight", "--snapshot", "{file}", "--out", "{file}"]],
+)
+def test_no_output_replaces_an_input_of_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    path = tmp_path / "one"
+    path.touch()
+    assert main([one.format(file=path) for one in arguments]) == 64
+    assert f"{path}: that is the input {path}, or lies in it" in capsys.readouterr().err
+
+
+def test_samples_replace_samples_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "samples.csv"
+    line = ["probe", "bandwidth", "127.0.0.1:1", "--transport", "tcp", "--samples", str(path)]
+    path.write_text("mine")
+    assert main(line) == 64
+    assert f"--samples {path}: exists, and is not what kvdiag writes" in capsys.readouterr().err
+    path.write_text("size_bytes,seconds\n64,0.1\n")
+    assert main(line) == 69
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_new(tmp_path: Path) -> None:
+    def parts() -> Iterator[str]:
+        yield "half"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "file"
+    for before in (None, "earlier"):
+        if before is not None:
+            path.write_text(before)
+        with pytest.raises(UsageError, match=f"--out {path}: No space left on device"):
+            write_parts(path, parts(), "--out")
+        assert [one.read_text() for one in tmp_path.iterdir()] == ([] if before is None else [before])
+    with pytest.raises(UsageError, match="--out /dev/full: No space left"):
+        write_whole(Path("/dev/full"), "text", "--out")
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    place, link = tmp_path / "run-1.json", tmp_path / "latest.json"
+    link.symlink_to(place)
+    for text in ("first", "second"):
+        write_whole(link, text, "--out")
+        assert (place.read_text(), link.is_symlink()) == (text, True)
+
+
+def test_a_run_that_cannot_be_appended_leaves_no_part_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    probe_history.append(path, '{"schema": "kvdiag.probe/1"}')
+    before = path.read_bytes()
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) > 8:
+            return write(descriptor, data[:8])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UsageError, match=r"--out .*: No space left"):
+        probe_history.append(path, '{"schema": "kvdiag.probe/1"}')
+    assert path.read_bytes() == before
 
 
 def test_every_trace_begins_with_its_mark() -> None:

@@ -143,7 +143,7 @@ def test_fail_on_critical_lets_warnings_pass_and_nothing_else(
         (["--ignore", "GI"], "--ignore GI: no check and no family is called so"),
         (["--select", "GID", "--ignore", "gid"], "--select/--ignore: no check is left to run"),
         (["--pid", "99999999"], "--pid 99999999: there is no process 99999999"),
-        (["--out", "/nonexistent/f"], "--out /nonexistent/f: No such file or directory"),
+        (["--out", "/nonexistent/f"], "--out /nonexistent/f: there is no folder /nonexistent; make it first"),
     ],
 )
 def test_a_wrong_flag_is_one_line_and_64(

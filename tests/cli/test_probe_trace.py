@@ -112,7 +112,7 @@ def test_a_probe_that_fails_leaves_what_it_did_and_says_why(tmp_path: Path, caps
     capsys.readouterr()
     assert main([*command[:-1], str(tmp_path / "absent" / "trace.json")]) == 64
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "absent/trace.json: No such file or directory" in err
+    assert err.count("\n") == 1 and "absent/trace.json: there is no folder" in err
 
 
 def test_beyond_the_bound_slices_are_counted_and_dropped() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvdiag_probes.session import ProbeOptions
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(x\s*link|[KMGT]?i?B/s|[KMGT]?b/s)", re.IGNORECASE)
+SAMPLES_HEAD = "size_bytes,seconds\n"
+"""The first line of every file of --samples."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -39,12 +41,16 @@ def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None)
 
 
 def check(flags: dict[str, Any]) -> None:
-    """Refuse a bad --min-bandwidth, and an --out that cannot or should not be appended to, before anything is measured.
+    """Refuse a bad --min-bandwidth, and files that cannot or should not be written to, before anything is measured.
 
     UsageError names the flag.
     """
     if flags.get("min_bandwidth"):
         parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+    if flags.get("samples") is not None:
+        from kvdiag.cli._files import check_new
+
+        check_new(flags["samples"], "--samples", marks=(SAMPLES_HEAD.encode(),))
     if flags["out"] is not None:
         from kvdiag.sources import probe_history
 

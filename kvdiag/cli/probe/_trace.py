@@ -19,7 +19,7 @@ def traced(command: str, path: Path | None, run: Callable[[], int]) -> int:
     from kvdiag.report.trace import MARK, encode
     from kvdiag_probes import tracing
 
-    check_new(path, "--trace", mark=MARK)
+    check_new(path, "--trace", marks=(MARK,))
 
     def write(text: str) -> None:
         write_whole(path, text, "--trace")

@@ -1,6 +1,7 @@
 """What `kvdiag probe bandwidth` and `latency` share: run, print, judge."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvdiag.cli._output import require, stderr
@@ -143,15 +144,11 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
 
 
 def _write_samples(path: "Path", samples: "dict[int, Samples]") -> None:
-    from kvdiag.errors import UsageError
+    from kvdiag.cli._files import write_parts
+    from kvdiag.cli.probe._finish import SAMPLES_HEAD
 
-    try:
-        with path.open("w") as file:
-            file.write("size_bytes,seconds\n")
-            for size, taken in samples.items():
-                file.writelines(f"{size},{value:.9f}\n" for value in taken.raw)
-    except OSError as error:
-        raise UsageError(f"--samples {path}: {error.strerror}; give a file that can be written") from error
+    lines = (f"{size},{value:.9f}\n" for size, taken in samples.items() for value in taken.raw)
+    write_parts(path, chain((SAMPLES_HEAD,), lines), "--samples")
 
 
 def _thresholds(
