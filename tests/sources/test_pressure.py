@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from kvdiag.model.missing import Missing
 from kvdiag.model.pressure import Pressure
 from kvdiag.sources.pressure import read_pressure
 from kvdiag.sources.tree import Tree
-from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.collectors.base import Engine, Setup
 from kvdiag_exporters.collectors.host_pressure import HostPressureCollector
 from tests.exporters.host import write_host
 
@@ -39,7 +40,7 @@ def test_a_kernel_without_pressure_is_missing_and_not_zero(tmp_path: Path) -> No
 
 
 def test_the_exporter_records_them_by_resource(tmp_path: Path) -> None:
-    setup: Setup = write_host(tmp_path)
+    setup: Setup = replace(write_host(tmp_path), engines=())
     collector = HostPressureCollector(setup)
     assert list(collector.collect()) == []
     assert "CONFIG_PSI" in collector.missing[0]
@@ -51,3 +52,18 @@ def test_the_exporter_records_them_by_resource(tmp_path: Path) -> None:
     assert [one.name for one in sample.metric.recorded] == [
         "host.cpu_stalled_us", "host.memory_stalled_us", "host.io_stalled_us",
     ]  # fmt: skip
+
+
+def test_the_hosts_pressure_is_that_of_every_node_whose_engine_runs_on_it(tmp_path: Path) -> None:
+    setup = replace(
+        write_host(tmp_path),
+        engines=(
+            Engine(name="prefill", node="prefill-0", pid=11),
+            Engine(name="decode", node="decode-0", pid=12),
+            Engine(name="elsewhere", node="decode-1", metrics=("http://decode-1:8000/metrics",)),
+        ),
+    )
+    tree(tmp_path / "root", cpu=CPU)
+    found = {sample.labels: sample.value for sample in HostPressureCollector(setup).collect()}
+    assert found.keys() == {(setup.node, "cpu"), ("prefill-0", "cpu"), ("decode-0", "cpu")}
+    assert list(found.values()) == pytest.approx([13782.469109] * 3)

@@ -28,15 +28,17 @@ class HostPressureCollector:
         self.missing: tuple[str, ...] = ()
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the resources whose totals the kernel tells."""
+        """Yield the resources whose totals the kernel tells, for every node whose engine runs on this host."""
         found = read_pressure(self._setup.tree)
         if isinstance(found, Missing):
             self.missing = (found.missing,)
             return
         self.missing = tuple(one.missing for one in found.stalled_s.values() if isinstance(one, Missing))
+        nodes = {self._setup.node, *(engine.node for engine in self._setup.engines if engine.pid is not None)}
         for name, stalled_s in found.stalled_s.items():
             if not isinstance(stalled_s, Missing):
-                yield STALLED.sample(stalled_s, self._setup.node, name)
+                for node in sorted(nodes):
+                    yield STALLED.sample(stalled_s, node, name)
 
 
 def create(setup: Setup) -> HostPressureCollector:
