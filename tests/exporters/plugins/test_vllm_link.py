@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +23,10 @@ A, B = "cmpl-a-0-00aa11bb", "cmpl-b-0-22cc33dd"
 class Stats:
     """NixlKVConnectorStats: the lists are in `data`, and an empty one is false."""
 
-    def __init__(self, durations: list[float]) -> None:
+    def __init__(self, durations: list[float], sizes: Sequence[int] = ()) -> None:
         self.data = {
             "transfer_duration": durations, "post_duration": [0.001] * len(durations),
-            "bytes_transferred": [4096] * len(durations), "num_descriptors": [2] * len(durations),
+            "bytes_transferred": list(sizes) or [4096] * len(durations), "num_descriptors": [2] * len(durations),
         }  # fmt: skip
 
     def __bool__(self) -> bool:
@@ -47,6 +48,9 @@ class Connector:
 
 class NewConnector(Connector):
     """Of vLLM 0.32, which is asked with get_transfer_results; recorded in a run: get_finished is never called."""
+
+    def bind_connector_metadata(self, metadata: Any) -> None:
+        self.bound = metadata
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         sending, receiving = self.steps[0][0]
@@ -110,6 +114,58 @@ def test_the_interface_of_vllm_0_32(tmp_path: Path) -> None:
     writer.close()
     line = msgspec.json.decode((tmp_path / "steps").read_bytes(), type=PieceLine)
     assert [handle.keys for handle in line.transfers] == [(("id", "a"),)]
+
+
+def bound(path: Path, asked: list[dict[str, Any]], finished: set[str], stats: Stats) -> list[HandleTransfer]:
+    """Return what was told of a step in which these finished, of those that it was asked for in steps before."""
+    made = NewConnector((({"cmpl-sent-0-11aa11aa"}, finished), stats))
+
+    class Factory:
+        @classmethod
+        def create_connector(cls, config: Any, role: str) -> Connector:
+            return made
+
+    writer = LineWriter(path, msgspec.json.encode)
+    vllm_link.wrap_factory(Factory, writer)
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector"))
+    one: Any = Factory.create_connector(config, role="worker")
+    for wanted in asked:
+        metadata = SimpleNamespace(reqs_to_recv=wanted)
+        one.bind_connector_metadata(metadata)
+        assert one.bound is metadata
+    one.get_transfer_results(set())
+    one.get_kv_connector_stats()
+    writer.close()
+    return list(msgspec.json.decode(path.read_bytes(), type=PieceLine).transfers)
+
+
+def pulled(blocks: Any) -> SimpleNamespace:
+    return SimpleNamespace(local_block_ids=blocks)
+
+
+def test_handles_of_several_requests_are_told_apart_by_their_order_and_size(tmp_path: Path) -> None:
+    # One that began in between goes on, another one had everything already; two ranks each.
+    asked = [{B: pulled(([1, 2], [3])), "cmpl-c-0-44ee44ee": pulled(([4],))}, {A: pulled([9]), "d": pulled(([], []))}]
+    found = bound(tmp_path / "s", asked, {A, B, "d"}, Stats([0.1, 0.2, 0.3, 0.4], [1536, 1536, 512, 512]))
+    assert [(one.keys, one.duration_s) for one in found] == [
+        ((("id", "b"),), 0.1), ((("id", "b"),), 0.2), ((("id", "a"),), 0.3), ((("id", "a"),), 0.4),
+    ]  # fmt: skip
+    assert all(one.start_s is not None and one.evidence == {"start_s": "derived"} for one in found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        ({A: pulled([1]), B: pulled([2, 3])}, [1024, 512]),  # in another order
+        ({A: pulled([1]), B: pulled([2])}, [512]),  # one was there already, or failed
+        ({A: pulled([1])}, [512, 512]),  # one that began before anything was noted
+        ({A: pulled([1]), B: pulled(None)}, [512, 512]),
+        (None, [512, 512]),
+    ],
+)
+def test_handles_that_do_not_fit_stay_without_a_request(tmp_path: Path, asked: Any, sizes: list[int]) -> None:
+    found = bound(tmp_path / "s", [asked], {A, B}, Stats([0.1] * len(sizes), sizes))
+    assert [one.keys for one in found] == [()] * len(sizes)
 
 
 def test_a_pushing_side_has_sent_its_requests(tmp_path: Path) -> None:
