@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvdiag.errors import InputError, KvdiagError, UndeterminedError
 from kvdiag.sources.base import Context
+from kvdiag_exporters import whole
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.derived.base import create_all as derive_all
@@ -282,9 +283,7 @@ def _remove_address(path: Path) -> None:
 
 def _write_address(path: Path, address: str) -> None:
     """Write the address at once: whoever waits for the file never reads half of it."""
-    beside = path.with_name(path.name + ".new")
     try:
-        beside.write_text(address + "\n")
-        beside.replace(path)
+        whole.put(path, f"{address}\n".encode())
     except OSError as error:
         raise InputError(f"address_file: {path}: {error.strerror}") from None

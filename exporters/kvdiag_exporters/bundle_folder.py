@@ -1,6 +1,7 @@
 """The folder of a trace bundle that is being recorded: one writer, whole lines, and nothing foreign overwritten."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kvdiag.errors import InputError
+from kvdiag_exporters import whole
 from kvdiag_exporters.lines import Lines
 from kvdiag_exporters.lock import NAME as LOCK_NAME
 from kvdiag_exporters.lock import FolderLock
@@ -42,6 +44,7 @@ class BundleFolder:
         self._document: bytes | None = None
         self._lock: FolderLock | None = None
         self._lines: dict[str, Lines] = {}
+        self._made: list[Path] = []
         self.reopen()
 
     @property
@@ -49,26 +52,31 @@ class BundleFolder:
         return self._lock is not None
 
     def reopen(self) -> None:
-        """Make the folder where it is gone, lock it, and open its files; OSError or InputError where that fails."""
+        """Make the folder where it is gone, lock it, and open its files; OSError or InputError where that fails.
+
+        Then nothing is left of what was made for it.
+        """
+        self._made = [] if self.path.exists() else [self.path]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise InputError(f"{self.path} is a file, not a folder; name a new folder or that of a bundle") from None
         self._refuse_shared()
-        lock = FolderLock(self.path)
+        lock: FolderLock | None = None
         lines: dict[str, Lines] = {}
         try:
+            lock = FolderLock(self.path)
             self.meta = self._found_meta()
             for name in NAMES:
+                if not (self.path / name).exists():
+                    self._made.insert(0, self.path / name)
                 lines[name] = Lines(self.path / name)
             self._lock, self._lines = lock, lines
             if self._document is not None:
                 self._put(self._document)
         except BaseException:
-            self._lock, self._lines = None, {}
-            for one in lines.values():
-                one.close()
-            lock.close()
+            self._lock, self._lines = lock, lines
+            self.discard()
             raise
         self.cut = tuple(name for name, one in lines.items() if one.cut)
 
@@ -119,6 +127,16 @@ class BundleFolder:
     def close(self) -> None:
         self._close()
 
+    def discard(self) -> None:
+        """Close it, and remove what was made for it and is still empty: nothing stays of a recording that never was."""
+        self._close()
+        for path in self._made:
+            with suppress(OSError):
+                if path.is_dir():
+                    path.rmdir()
+                elif path.stat().st_size == 0:
+                    path.unlink()
+
     def _close(self) -> None:
         lines, self._lines = self._lines, {}
         lock, self._lock = self._lock, None
@@ -128,10 +146,7 @@ class BundleFolder:
             lock.close()
 
     def _put(self, document: bytes) -> None:
-        path = self.path / "meta.json"
-        beside = path.with_suffix(".json.new")
-        beside.write_bytes(document)
-        beside.replace(path)
+        whole.put(self.path / "meta.json", document)
 
     def _found_meta(self) -> BundleMeta:
         path = self.path / "meta.json"

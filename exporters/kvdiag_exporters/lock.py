@@ -23,8 +23,9 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._file = self._locked()
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk: the lock holds without its holder's number
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Release the lock and remove its file, where that is still this one."""

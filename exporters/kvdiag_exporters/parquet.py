@@ -40,17 +40,27 @@ def rewrite(bundle: Path) -> None:
 
 
 def _rewrite(source: Path, target: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     types: dict[str, type] = {}
     for row in _rows(source):
         for key, value in row.items():
             kind = _kind(value)
             if kind is not None and types.setdefault(key, kind) is not kind:
                 raise ValueError(f"{source}: {key} is a text in one row and a number in another")
-    schema = pa.schema([(key, pa.string() if kind is str else pa.float64()) for key, kind in types.items()])
     new = target.with_suffix(".parquet.new")
+    try:
+        _write(source, new, types)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    new.replace(target)
+    source.unlink()
+
+
+def _write(source: Path, new: Path, types: dict[str, type]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(key, pa.string() if kind is str else pa.float64()) for key, kind in types.items()])
     with pq.ParquetWriter(new, schema, compression="zstd") as writer:
         batch: list[dict[str, Any]] = []
         for row in _rows(source):
@@ -61,8 +71,6 @@ def _rewrite(source: Path, target: Path) -> None:
         writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))
     with new.open("rb") as file:
         os.fsync(file.fileno())
-    new.replace(target)
-    source.unlink()
 
 
 def _rows(source: Path) -> Iterator[dict[str, Any]]:

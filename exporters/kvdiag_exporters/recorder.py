@@ -1,5 +1,6 @@
 """Writes a trace bundle while it is collected: whole lines, appended, so that a crash loses at most the last one."""
 
+import errno
 import logging
 import math
 import threading
@@ -22,13 +23,14 @@ from kvdiag_exporters.stream import RecordStream
 
 _log = logging.getLogger(__name__)
 _FOLDER = "."
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Recorder:
     """Appends to the bundle in a folder; what an earlier run left there is kept, and its requests are not repeated.
 
-    A disk that is full or gone never stops the exporter: what could not be written, or was written and then removed,
-    is counted in `stream.lost_lines`; it is logged when that begins and when it ends.
+    A disk that is full (also from the start) or gone never stops the exporter: what could not be written, or was
+    written and then removed, is counted in `stream.lost_lines`; it is logged when that begins and when it ends.
 
     `attach` False: whoever makes it gives it the records. `after` is the recorder of the bundle before this one, whose
     last collection the first events are told from.
@@ -57,19 +59,32 @@ class Recorder:
         self._closed = False
         try:
             self._bundle = BundleFolder(folder)
-            for request_id in self._bundle.request_ids():
-                stream.remember(request_id)
             found = self._bundle.meta
             self._metrics = dict(found.metrics)
             self._incident_start_s = found.incident_start_s if incident_start_s is None else incident_start_s
             self._nodes = found.nodes | {name: {"role": role} for name, role in self._roles.items()}
-            self._bundle.write_meta(self._meta())
+            try:
+                for request_id in self._bundle.request_ids():
+                    stream.remember(request_id)
+                self._begin(waits=after is None)
+            except BaseException:
+                self._bundle.discard()
+                raise
         except OSError as error:
             raise InputError(f"recorder.path: {error.filename or folder}: {error.strerror}") from None
         except InputError as error:
             raise InputError(f"recorder.path: {error}") from None
         if attach:
             stream.add_sink(self.write_records)
+
+    def _begin(self, *, waits: bool) -> None:
+        """Write meta.json; with `waits` a full disk is waited for, and what comes before there is room is lost."""
+        try:
+            self._bundle.write_meta(self._meta())
+        except OSError as error:
+            if not waits or error.errno not in _FULL:
+                raise
+            self._try("meta.json", lambda: self._bundle.write_meta(self._meta()), 0)
 
     @property
     def problem(self) -> str:
@@ -91,7 +106,8 @@ class Recorder:
         bundle = self._bundle
         text = f"recording into {bundle.path}, "
         text += "a new bundle" if not bundle.continued else f"continuing a bundle with {bundle.requests} requests"
-        return text + "".join(f"; dropped the cut-off last line of {name}" for name in bundle.cut)
+        text += "".join(f"; dropped the cut-off last line of {name}" for name in bundle.cut)
+        return f"{text}; not yet: {self.problem}" if self.problem else text
 
     def write_records(self, records: Sequence[TransferRecord]) -> None:
         """Append requests; columns that were not observed, and values no clock can give, are left out."""

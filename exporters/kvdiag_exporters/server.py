@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import make_wsgi_app
 
-from kvdiag.errors import UnavailableError, UsageError
+from kvdiag.errors import KvdiagError, UnavailableError, UsageError
 from kvdiag_exporters.connections import BoundedConnections
 from kvdiag_exporters.exposition import all_samples, registry
 from kvdiag_exporters.scraper import Scraper
@@ -62,7 +62,7 @@ class HttpServer:
                 f"{host!r} is no address and no name known here; give an address of this host, or 127.0.0.1"
             ) from None
         except OSError as error:
-            raise UnavailableError(_cannot_listen(host, port, error)) from error
+            raise _cannot_listen(host, port, error) from error
         self._server.set_app(self._guard)
         self._server.tls = None if web is None else web.context
         bound_host, bound_port = self._server.server_address[:2]
@@ -193,9 +193,11 @@ def _reply(start_response: StartResponse, status: str, kind: str, body: bytes) -
     return [body]
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
+def _cannot_listen(host: str, port: int, error: OSError) -> KvdiagError:
     if error.errno == errno.EADDRINUSE:
-        return f"{host}:{port} is taken by another program; stop it, or choose another port (0: any free one)"
+        return UnavailableError(
+            f"{host}:{port} is taken by another program; stop it, or choose another port (0: any free one)"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this host; choose one of its own, or 127.0.0.1"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+        return UsageError(f"{host} is no address of this host; choose one of its own, or 127.0.0.1")
+    return UnavailableError(f"cannot listen on {host}:{port}: {error.strerror or error}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kvdiag.derive.amounts import amount
 from kvdiag.derive.intervals import FEWEST_SAMPLES, median_interval
 from kvdiag.model.probe_judgement import Judgement, Metric
 
@@ -16,7 +17,8 @@ def judge(rule: str, one: Metric, limit: float) -> Judgement:
         return _judgement(rule, one, limit, "undetermined", reason)
     worst, best = (one.low, one.high) if one.better == "higher" else (-one.high, -one.low)
     bound = limit if one.better == "higher" else -limit
-    interval = f"interval {one.low:.4g} to {one.high:.4g} of {one.samples} samples"
+    low, high = amount(one.low, one.unit), amount(one.high, one.unit)
+    interval = f"interval {low} to {high} of {one.samples} samples"
     if worst >= bound:
         return _judgement(rule, one, limit, "met", interval)
     if best < bound:

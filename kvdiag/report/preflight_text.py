@@ -81,8 +81,15 @@ def _table(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _results(text: Text, document: PreflightDocument, status: str, heading: str) -> None:
+    """Add the checks of a status; a reason that several of them share is said once, above them."""
     chosen: list[CheckResult] = [result for result in document.checks if result.status == status]
     if chosen:
         text.append(f"\n{heading}\n", "bold")
-        for result in chosen:
-            text.append(f"  {result.code} {result.title}: {result.detail}\n")
+        for detail in dict.fromkeys(result.detail for result in chosen):
+            alike = [f"{result.code} {result.title}" for result in chosen if result.detail == detail]
+            if len(alike) == 1:
+                text.append(f"  {alike[0]}: {detail}\n")
+                continue
+            text.append(f"  {detail}:\n")
+            for name in alike:
+                text.append(f"    {name}\n")

@@ -27,7 +27,7 @@ def render(document: ColdDocument) -> RenderableType:
         parts.table(("step", "very first", "fresh connection", "interval[µs]"), rows),
         Text(
             f"steady transfer {parts.seconds(document.steady.value)}: a fresh connection's first transfer takes "
-            f"{document.slowdown.value:.0f} times as long"
+            f"{parts.interval(document.slowdown, form='.1f')} times as long, in the median round"
         ),
         *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),

@@ -43,10 +43,10 @@ def render(document: KvDocument) -> RenderableType:
         "ratio",
     )
     head = f"KV blocks over {settings.transport.upper()} to {where}, {settings.rounds} rounds by turns"
+    pieces = f"{_counted(request.pairs, 'pair')} of ranks, {_counted(request.descriptors, 'descriptor')}"
     whole = (
         f"{request.bytes_per_token} bytes a token; {max(settings.tokens)} tokens from TP {settings.prefill_tp} to TP "
-        f"{settings.decode_tp}: {request.pairs} pairs of ranks, {request.descriptors} descriptors, {request.bytes} "
-        f"bytes; measured: {_measured(document)}"
+        f"{settings.decode_tp}: {pieces}, {request.bytes} bytes; measured: {_measured(document)}"
     )
     return Group(
         Text(head, style="bold"),
@@ -59,6 +59,10 @@ def render(document: KvDocument) -> RenderableType:
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _ranks(pair: tuple[int, int] | None) -> str:

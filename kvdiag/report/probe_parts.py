@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
+from kvdiag.derive.amounts import amount, seconds
 from kvdiag.model.probe import TransportProof
 from kvdiag.model.probe_judgement import Judgement, Metric
 
+__all__ = ["MIB", "incomplete", "interval", "judgements", "proof", "seconds", "table"]
 MIB = 1 << 20
 _PROOF = {"proved": "proved", "contradicted": "CONTRADICTED", "not_observable": "not observable here"}
 
@@ -30,13 +32,6 @@ def interval(one: Metric, scale: float = 1.0, form: str = ".2f") -> str:
     return f"{value} ({one.low * scale:{form}} … {one.high * scale:{form}})"
 
 
-def seconds(value: float) -> str:
-    """Return a duration in the unit that a person would choose."""
-    if value < 1e-3:
-        return f"{value * 1e6:.1f} µs"
-    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
-
-
 def proof(name: str, one: TransportProof) -> list[Text]:
     """Return a transport's proof: its verdict, then the counts behind it."""
     lines = [Text(f"{name}: carried as named: {_PROOF[one.status]}")]
@@ -57,8 +52,8 @@ def judgements(found: Iterable[Judgement]) -> list[Text]:
     styles = {"met": "", "missed": "bold red", "undetermined": "yellow"}
     return [
         Text(
-            f"{words[one.status]}: {one.rule}: {one.metric} {one.value:.4g} {one.unit}"
-            + ("" if one.limit is None else f", limit {one.limit:.4g}")
+            f"{words[one.status]}: {one.rule}: {one.metric} {amount(one.value, one.unit)}"
+            + ("" if one.limit is None else f", limit {amount(one.limit, one.unit)}")
             + f" ({one.reason})",
             style=styles[one.status],
         )

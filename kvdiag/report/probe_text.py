@@ -94,7 +94,7 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
 
 def _durations(document: ProbeDocument) -> list[Text]:
     durations = document.durations
-    parts = [f"connect {_seconds(durations.connect_s)}"]
+    parts = [f"set-up {_seconds(durations.connect_s)}"]
     if durations.register_s is not None and durations.peer_register_s is not None:
         parts.append(f"register {_seconds(durations.register_s)} (peer {_seconds(durations.peer_register_s)})")
     parts.append(f"first transfer {_seconds(durations.first_transfer_s)}")

@@ -31,20 +31,29 @@ class Table(Protocol):
     def texts(self, name: str) -> list[str | None]: ...
 
 
-def open_table(folder: Path, stem: str, notes: list[str]) -> Table | None:
-    """Return `<folder>/<stem>.parquet` or `.jsonl`, None where neither exists; both at once is an InputError."""
+def open_table(folder: Path, stem: str, notes: list[str], required: tuple[str, ...] = ()) -> Table | None:
+    """Return `<folder>/<stem>.parquet` or `.jsonl`, None where neither exists; both at once is an InputError.
+
+    So is a first row of JSON without a `required` field: a large file of something else is not read to its end.
+    """
     parquet, jsonl = folder / f"{stem}.parquet", folder / f"{stem}.jsonl"
     if parquet.exists() and jsonl.exists():
         raise InputError(f"{folder}: holds both {parquet.name} and {jsonl.name}; keep the one that is meant")
     if parquet.exists():
         return ParquetTable(parquet)
-    return JsonlTable(jsonl, notes) if jsonl.exists() else None
+    return JsonlTable(jsonl, notes, required) if jsonl.exists() else None
+
+
+def _refuse_other_rows(place: str, row: dict[str, Any], required: tuple[str, ...]) -> None:
+    for name in required:
+        if name not in row:
+            raise InputError(f"{place}: no column {name}; it has {', '.join(row)}")
 
 
 class JsonlTable:
     """One JSON object per line; empty lines are skipped, and so is a last line that its writer did not finish."""
 
-    def __init__(self, path: Path, notes: list[str]) -> None:
+    def __init__(self, path: Path, notes: list[str], required: tuple[str, ...] = ()) -> None:
         self.path = path
         self._name = path.name
         self._lines: list[int] = []
@@ -63,6 +72,8 @@ class JsonlTable:
                     continue
                 raise InputError(f"{path} line {number}: not a JSON object ({error}); correct or drop it") from None
             self._lines.append(number)
+            if len(records) == 1:
+                _refuse_other_rows(f"{path.name} line {number}", records[0], required)
         self.rows = len(records)
         self.names = tuple(dict.fromkeys(name for record in records for name in record))
         self._columns = {name: [record.get(name) for record in records] for name in self.names}

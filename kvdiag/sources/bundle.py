@@ -97,7 +97,7 @@ def read_bundle(path: Path | str) -> Bundle:
     notes: list[str] = []
     meta = _read_meta(folder, notes)
     try:
-        requests_table = open_table(folder, "requests", notes)
+        requests_table = open_table(folder, "requests", notes, ("request_id", "arrival_s"))
         if requests_table is None:
             raise InputError(f"{folder}: no requests.jsonl or requests.parquet in it; is it a trace bundle?")
         requests = _bundle_requests.read_requests(requests_table, notes)
@@ -155,6 +155,13 @@ def _read_meta(folder: Path, notes: list[str]) -> _Meta:
         meta = msgspec.convert(raw, _Meta)
     except msgspec.MsgspecError as error:
         raise InputError(f"{path}: {error}") from None
+    if "schema" not in raw:
+        known = raw.keys() & set(_Meta.__struct_fields__)
+        notes.append(
+            f"meta.json names no schema: read as {SCHEMA}"
+            if known
+            else f"meta.json is no bundle's: its fields are {', '.join(raw) or 'none'}; read as if it were missing"
+        )
     if meta.schema != SCHEMA:
         raise InputError(f"{path}: schema is {meta.schema!r}, and this kvdiag reads {SCHEMA!r}")
     if meta.sampling is not None and not 0 < meta.sampling <= 1:

@@ -163,9 +163,9 @@ NICS = Table(
         _column("", "up", _state, style=_down),
         _column("link", "speed_bytes_per_s", units.bit_rate, 2),
         _column("sent", "transmit_bytes_per_s", units.rate, 2),
-        _column("of link", "transmit_ratio", units.share, style=_above(lambda row: row.transmit_ratio, 0.8, 0.95)),
+        _column("sent/link", "transmit_ratio", units.share, style=_above(lambda row: row.transmit_ratio, 0.8, 0.95)),
         _column("received", "receive_bytes_per_s", units.rate, 2),
-        _column("of link", "receive_ratio", units.share, style=_above(lambda row: row.receive_ratio, 0.8, 0.95)),
+        _column("received/link", "receive_ratio", units.share, style=_above(lambda row: row.receive_ratio, 0.8, 0.95)),
         _column("resent/s", "retransmits_per_s", units.per_s, 1, style=_any(lambda row: row.retransmits_per_s)),
         _column(
             "unordered/s", "out_of_sequence_per_s", units.per_s, 4, style=_any(lambda row: row.out_of_sequence_per_s)

@@ -109,21 +109,41 @@ def _run(options: ProbeOptions, stages: Stages) -> ProbeResult:
             return _measure(options, client, hello.host, link, stages)
 
 
+def _only_rdma(settings: ProbeSettings) -> list[str]:
+    """Return the flags given that TCP knows nothing of."""
+    given = {
+        "--op write-imm": settings.operation == "write-imm",
+        "--qps": settings.queue_pairs != 1,
+        "--bidirectional": settings.bidirectional,
+        "--ping-pong": settings.ping_pong,
+        "--inline": settings.inline,
+        "--memory": settings.memory != "host",
+        "--peer-memory": settings.memory == "host" != settings.peer_memory,
+        "--relaxed-ordering": settings.relaxed_ordering,
+        "--check-ordering": settings.ordering_rounds,
+    }
+    return [flag for flag, is_given in given.items() if is_given]
+
+
+def _them(flags: list[str]) -> str:
+    return "them" if flags[1:] else "it"
+
+
 def _check(settings: ProbeSettings) -> None:
     operation = Operation(settings.operation)
     if settings.transport == "tcp":
-        plain = (operation is not Operation.WRITE_IMM, settings.queue_pairs == 1, not _both_ways(settings))
-        if not all((*plain, not settings.ordering_rounds, not settings.inline, settings.memory == "host")):
-            raise UsageError(
-                "--op write-imm, --qps, --bidirectional, --ping-pong, --inline, --memory and --check-ordering are for "
-                "--transport rdma"
-            )
+        if flags := _only_rdma(settings):
+            raise UsageError(f"{', '.join(flags)}: only for --transport rdma; with tcp leave {_them(flags)} out")
         return
     kinds = {MemoryKind(settings.memory), MemoryKind(settings.peer_memory)}
-    if (_both_ways(settings) or settings.ordering_rounds) and not kinds <= set(_HOST_KINDS):
-        raise UsageError(
-            "--bidirectional, --ping-pong and --check-ordering poll on memory: they need --memory host, thp or huge"
-        )
+    polling = {
+        "--bidirectional": settings.bidirectional,
+        "--ping-pong": settings.ping_pong,
+        "--check-ordering": settings.ordering_rounds,
+    }
+    if any(polling.values()) and not kinds <= set(_HOST_KINDS):
+        flags = [flag for flag, is_given in polling.items() if is_given]
+        raise UsageError(f"{', '.join(flags)}: polls on memory, which needs --memory host, thp or huge")
     if settings.ping_pong and operation is not Operation.WRITE:
         raise UsageError("--ping-pong answers each WRITE with a WRITE: it needs --op write")
     if settings.ordering_rounds and not operation.pushes:
@@ -178,8 +198,6 @@ def _open_rdma(options: ProbeOptions, client: AgentClient, size: int, stages: St
 
 @contextlib.contextmanager
 def _open_tcp(options: ProbeOptions, client: AgentClient, size: int, stages: Stages) -> Iterator[_Link]:
-    if options.device or options.port or options.gid_index is not None:
-        raise UsageError("--device, --port and --gid-index choose an RDMA port: leave them out with --transport tcp")
     started_s = time.perf_counter()
     with stages.stage("close"), contextlib.ExitStack() as stack:
         with stages.stage("control"):

@@ -80,7 +80,7 @@ def test_a_wrong_payload_is_critical(peer: str, operation: str, capsys: pytest.C
         (["--size", "64KB"], 64, "--size: '64KB' may mean"),
         (["--iterations", "5", "--duration", "1"], 64, "--iterations and --duration exclude each other"),
         (["--queue-depth", "0"], 64, "queue-depth"),
-        (["--device", "mlx5_0"], 64, "leave them out with --transport tcp"),
+        (["--device", "mlx5_0"], 64, "--device chooses an RDMA port: leave it out with --transport tcp"),
         (["--size", "1GiB"], 64, "--size/--queue-depth: need a buffer of 17179869184 bytes"),
         (["--token-file", "/nonexistent"], 64, "--token-file /nonexistent"),
     ],

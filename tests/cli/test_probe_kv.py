@@ -90,7 +90,12 @@ def test_the_longest_prompt_coalesced_is_held_against_a_minimum(
     ("arguments", "code", "said"),
     [
         (["--transport", "tcp"], 64, "PEER: give HOST:PORT"),
-        (["--transport", "nixl", "--device", "mlx5_0"], 64, "--transport rdma only"),
+        (
+            ["--transport", "nixl", "--device", "mlx5_0"],
+            64,
+            "--device chooses an RDMA port: leave it out with --transport nixl",
+        ),
+        (["a:1", "--transport", "tcp", "--port", "1", "--gid-index", "0"], 64, "--port and --gid-index choose an RDMA"),
         (["--transport", "nixl", "--prefill-tp", "3"], 64, "8 KV heads are not divisible among 3 ranks"),
         (["--transport", "nixl", "--tokens", "0"], 64, "--tokens: '0'"),
         (["--transport", "nixl", "--tokens", "100000"], 64, "at most 1 GiB"),

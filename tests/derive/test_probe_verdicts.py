@@ -4,6 +4,7 @@ import pytest
 
 from kvdiag.derive.intervals import metric
 from kvdiag.derive.probe_verdicts import judge, judge_baseline, worst
+from kvdiag.report.probe_parts import judgements
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,18 @@ from kvdiag.derive.probe_verdicts import judge, judge_baseline, worst
 )
 def test_a_minimum_is_judged_by_the_whole_interval(samples: list[float], limit: float, status: str) -> None:
     assert judge("--min", metric("bw", "bytes_per_second", "higher", samples), limit).status == status
+
+
+def test_figures_are_said_in_the_units_of_people() -> None:
+    rate = metric("bw", "bytes_per_second", "higher", [5.346e8] * 5)
+    (line,) = judgements([judge("--min-bandwidth", rate, 1.25e9)])
+    assert line.plain == (
+        "MISSED: --min-bandwidth: bw 4.277 Gb/s (509.8 MiB/s), limit 10 Gb/s (1192 MiB/s) "
+        "(interval 4.277 Gb/s (509.8 MiB/s) to 4.277 Gb/s (509.8 MiB/s) of 5 samples)"
+    )
+    time = metric("t", "seconds", "lower", [0.0002072] * 5)
+    (line,) = judgements([judge("--max-cold-ms", time, 0.05)])
+    assert line.plain.startswith("met: --max-cold-ms: t 207.2 µs, limit 50.000 ms (")
 
 
 def test_a_maximum_is_the_mirror_of_a_minimum() -> None:

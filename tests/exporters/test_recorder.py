@@ -1,5 +1,6 @@
 """The bundle that the recorder writes, read back by the reader that diagnose uses."""
 
+import errno
 import json
 import logging
 import os
@@ -13,9 +14,10 @@ import pytest
 from kvdiag.errors import InputError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.bundle import read_bundle
+from kvdiag_exporters import whole
 from kvdiag_exporters.collectors.base import Engine, Setup, create_all
 from kvdiag_exporters.recorder import Recorder
-from kvdiag_exporters.scraper import Scraper
+from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.stream import RecordStream
 from tests.exporters.host import StillClock, write_host
 from tests.trees import write_tree
@@ -183,6 +185,57 @@ def test_a_full_disk_loses_whole_lines_and_stops_nothing(
     assert stream.lost_lines == 1
     assert "No space left on device; 1 lines lost so far" in caplog.text
     assert [row["request_id"] for row in rows(tmp_path / "bundle/requests.jsonl")] == ["a", "c"]
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_at_the_start_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = RecordStream()
+    with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
+        full.setattr(whole, "put", no_room)
+        recorder = recorder_in(tmp_path / "bundle", stream)
+        recorder.write_records(record("a"))
+        assert "not yet: " in recorder.describe() and not recorder.status()["recording"]
+    assert "No space left on device; 0 lines lost so far" in caplog.text
+    recorder.write_records(record("b"))
+    recorder.write(Collection(time_s=1.0, monotonic_s=1.0, samples=(), outcomes={}))
+    assert (recorder.status()["recording"], stream.lost_lines) == (True, 1)
+    recorder.close()
+    assert [row["request_id"] for row in rows(tmp_path / "bundle/requests.jsonl")] == ["b"]
+
+
+def test_a_period_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every minute it is tried again, in a folder of another name."""
+    stream = RecordStream()
+    before = recorder_in(tmp_path / "one", stream)
+    monkeypatch.setattr(whole, "put", no_room)
+    with pytest.raises(InputError, match=r"recorder\.path: .*two.*: No space left on device"):
+        recorder_in(tmp_path / "two", stream, after=before)
+    assert not (tmp_path / "two").exists()
+    (tmp_path / "three").mkdir()
+    with pytest.raises(InputError):
+        recorder_in(tmp_path / "three", stream, after=before)
+    assert list((tmp_path / "three").iterdir()) == []
+    before.close()
+
+
+def test_what_cannot_be_replaced_whole_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "meta.json"
+    path.write_bytes(b"earlier")
+    write = Path.write_bytes
+
+    def half(self: Path, data: bytes) -> int:
+        write(self, data[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="No space"):
+        whole.put(path, b"later")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("meta.json", b"earlier")]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

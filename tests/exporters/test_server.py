@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from kvdiag.errors import KvdiagError
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.scraper import Scraper
 from kvdiag_exporters.server import HttpServer
@@ -41,6 +42,20 @@ def ask(
         return answer.status, answer.headers, answer.read()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "said"),
+    [
+        ("192.0.2.1", 64, "192.0.2.1 is no address of this host; choose"),
+        ("no-such-name.invalid", 64, "no name known here"),
+    ],
+)
+def test_an_address_that_is_not_here_is_a_mistake_of_the_configuration(host: str, code: int, said: str) -> None:
+    clock = StillClock()
+    with pytest.raises(KvdiagError, match=said) as caught:
+        HttpServer(host, 9846, Scraper({}, clock), clock.monotonic_s)
+    assert caught.value.exit_code == code
 
 
 def test_plain_text_unless_something_else_is_asked_for(server: HttpServer) -> None:

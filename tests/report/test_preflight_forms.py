@@ -46,6 +46,16 @@ def test_junit_says_what_json_says(name: str, capsys: pytest.CaptureFixture[str]
         assert finding["action"] in failure.text
 
 
+def test_the_text_says_a_reason_once_that_many_checks_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_bytes(bytes(range(256)) * 8)
+    _, text = run(capsys, "text", HOSTS / "no-rdma", "--log", str(tmp_path / "log"))
+    document = json.loads(run(capsys, "json", HOSTS / "no-rdma", "--log", str(tmp_path / "log"))[1])
+    hidden = [one for one in document["checks"] if one["status"] == "not_observable"]
+    assert len(hidden) > 20 and text.count("is not text") == 1
+    assert all(f"  {one['code']} {one['title']}" in text for one in hidden)
+    assert all(one["detail"] in text for one in hidden)
+
+
 def test_junit_lets_warnings_pass_where_only_critical_ones_fail(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "junit", HOSTS / "missing-address", "--fail-on", "critical")
     suite = suite_of(text)
@@ -90,7 +100,7 @@ def test_the_textfile_says_what_json_says(name: str, capsys: pytest.CaptureFixtu
 
 def test_out_replaces_a_file_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "kvdiag.prom"
-    file.write_text("old")
+    run(capsys, "json", HOSTS / "roce-bond", "--out", str(file))
     inode = file.stat().st_ino
     code, printed = run(capsys, "prometheus", HOSTS / "roce-bond", "--out", str(file))
     assert (code, printed) == (0, "")

@@ -221,6 +221,30 @@ def test_meta_is_checked(tmp_path: Path, meta: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ('{"traceEvents": []}', "meta.json is no bundle's: its fields are traceEvents; read as if it were missing"),
+        ("{}", "meta.json is no bundle's: its fields are none; read as if it were missing"),
+        ('{"sampling": 0.5, "by": "us"}', "meta.json names no schema: read as kvdiag.bundle/1"),
+        ('{"schema": "kvdiag.bundle/1"}', None),
+    ],
+)
+def test_a_meta_that_is_another_programs_is_noted(tmp_path: Path, meta: str, said: str | None) -> None:
+    write(tmp_path, "requests.jsonl", [ROW])
+    (tmp_path / "meta.json").write_text(meta)
+    assert [one for one in read_bundle(tmp_path).notes if "meta.json" in one] == ([] if said is None else [said])
+
+
+def test_rows_of_something_else_are_refused_at_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large file of another kind is not decoded to its end."""
+    write(tmp_path, "requests.jsonl", [{"request_id": "a"}])
+    with (tmp_path / "requests.jsonl").open("a") as file:
+        file.write("not JSON\n")
+    with pytest.raises(InputError, match=r"requests\.jsonl line 1: no column arrival_s; it has request_id"):
+        read_bundle(tmp_path)
+
+
 def test_what_the_exporter_records_of_nixl_is_known_and_many_other_names_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "requests.jsonl", [ROW])
     names = ["nixl.transfers", "nixl.xfer_time_us", *(f"other.{n}" for n in range(9))]

@@ -51,6 +51,18 @@ def test_a_frame_fits_any_terminal(width: int, height: int, view: str) -> None:
         assert any("prefill-" in line or "29" in line for line in lines)
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_no_two_columns_of_a_table_have_one_name(name: str) -> None:
+    heads = [column.title for column in TABLES[name].columns]
+    assert len(set(heads)) == len(heads)
+
+
+def test_what_a_port_sends_and_receives_is_told_apart_on_the_narrowest_terminal() -> None:
+    port = PortRow(node="node-1", device="mlx5_0", port="1", up=1.0, transmit_ratio=0.9, receive_ratio=0.1)
+    text = "\n".join(shown(document(ports=(port,)), State(view="NICs"), width=40))
+    assert "sent/link" in text and "received/link" in text
+
+
 @pytest.mark.parametrize(("window_s", "said"), [
     (30.04, "rates over 30 s"), (0.5, "rates over 0.5 s"), (None, "rates come with the second reading"),
 ])  # fmt: skip

@@ -57,6 +57,17 @@ def check(flags: dict[str, Any]) -> None:
         probe_history.check(flags["out"])
 
 
+def refuse_port(flags: dict[str, Any]) -> None:
+    """Refuse the flags that choose an RDMA port where the transport is another; UsageError names those given."""
+    from kvdiag.errors import UsageError
+
+    names = {"device": "--device", "port": "--port", "gid_index": "--gid-index"}
+    given = [flag for name, flag in names.items() if flags[name] is not None]
+    if given and flags["transport"].value != "rdma":
+        what = "chooses an RDMA port: leave it out" if len(given) == 1 else "choose an RDMA port: leave them out"
+        raise UsageError(f"{' and '.join(given)} {what} with --transport {flags['transport'].value}")
+
+
 def judge_rates(flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterable[Metric]") -> "tuple[Judgement, ...]":
     """Judge bandwidths against --min-bandwidth, a share of this end's port; nothing without the flag.
 

@@ -96,6 +96,7 @@ def _metrics(kind: str, runs: "list[ProbeResult]") -> "tuple[Metric, ...]":
 
 
 def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "ProbeOptions":
+    from kvdiag.cli.probe import _finish
     from kvdiag.errors import UsageError
     from kvdiag.model.probe import ProbeSettings
     from kvdiag_probes.control.address import parse_address
@@ -103,6 +104,7 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
     from kvdiag_probes.session import ProbeOptions
     from kvdiag_probes.sizes import parse_sizes
 
+    _finish.refuse_port(flags)
     if flags["iterations"] is not None and flags["duration"] is not None:
         raise UsageError("--iterations and --duration exclude each other: give one")
     iterations = flags["iterations"]

@@ -49,7 +49,7 @@ def _run(**given: Any) -> int:
         require(module, "probes", "kvdiag probe cold")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.probe_verdicts import judge
-    from kvdiag.errors import KvdiagError, UsageError
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.probe_cold import ColdDocument, ColdSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_cold_text import render
@@ -60,8 +60,7 @@ def _run(**given: Any) -> int:
     from kvdiag_probes.sizes import parse_size
 
     tcp = given["transport"] is flags.Transport.TCP
-    if tcp and (given["device"] or given["port"] or given["gid_index"] is not None):
-        raise UsageError("--device, --port and --gid-index choose an RDMA port: leave them out with --transport tcp")
+    _finish.refuse_port(given)
     options = ColdOptions(
         peer=parse_address(given["peer"], "PEER"),
         credential=load_credential(given["token_file"], given["tls_cert"], given["tls_key"], given["tls_ca"]),

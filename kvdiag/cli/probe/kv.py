@@ -112,6 +112,7 @@ def _run(**given: Any) -> int:
 
     if given["peer"] is None and given["transport"] is not _Transport.NIXL:
         raise UsageError("PEER: give HOST:PORT of an agent for rdma and tcp; only --transport nixl does without")
+    _finish.refuse_port(given)
     operations = _finish.parse_names(given["op"], "--op", ("write", "read"))
     tokens = tuple(sorted(_finish.parse_counts(given["tokens"], "--tokens", most=1 << 22)))
     model, geometry = _geometry(given)

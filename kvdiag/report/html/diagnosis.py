@@ -312,5 +312,5 @@ def _card(cause: AttributedCause, *, named: bool, critical: bool) -> Card:
         facts=tuple(facts),
         evidence=evidence_table(cause.evidence) if cause.evidence else None,
         action=cause.action,
-        reference="docs/diagnose.md" if named else "",
+        reference=f"kvdiag explain {cause.id}" if named else "",
     )

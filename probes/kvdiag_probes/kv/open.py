@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvdiag.errors import UsageError
 from kvdiag.model.probe import ProbeEnds
 from kvdiag_probes.control.address import parse_address
 from kvdiag_probes.control.credential import load_credential
@@ -14,9 +13,6 @@ from kvdiag_probes.kv.path import KvPath
 @contextlib.contextmanager
 def open_path(transport: str, flags: Mapping[str, Any], size: int) -> Iterator[tuple[KvPath, ProbeEnds | None]]:
     """Yield a path whose ends both have `size` bytes; `flags` are the command's."""
-    chosen = flags["device"] or flags["port"] or flags["gid_index"] is not None
-    if chosen and transport != "rdma":
-        raise UsageError("--device, --port and --gid-index choose an RDMA port: --transport rdma only")
     if transport == "nixl" and flags["peer"] is None:
         from kvdiag_probes.kv.nixl_path import open_nixl
 

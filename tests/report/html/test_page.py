@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from kvdiag.attribution import diagnose
+from kvdiag.cli import main
 from kvdiag.derive.overview import overview
 from kvdiag.model.bundle import BundleEvent
 from kvdiag.model.report import Content, DiagnosedBundle, ReportInput, ReportItem
@@ -143,6 +144,14 @@ def test_a_bundle_has_every_section_and_what_was_binned(bundle_html: str) -> Non
     assert any(line.startswith("timelines: ") for line in page.said("li"))
     assert "not observable here: the recording has none" in page.said("p")
     assert "no events" in page.said("td")
+
+
+def test_a_reader_is_sent_to_no_file_that_the_page_lacks(bundle_html: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = re.findall("More: <code>(.*?)</code>", bundle_html)
+    assert said and not [text for text in said if "docs/" in text]
+    for command in set(said):
+        assert main(command.split()[1:]) == 0
+    assert "What to do" in capsys.readouterr().out
 
 
 def test_a_healthy_bundle_says_that_nothing_is_to_be_done() -> None:
