@@ -234,50 +234,59 @@ class ChainedPass:
     def exchange(self, buffer: memoryview, awaited: Sequence[Awaited], *, serves: bool) -> Pass:
         """Post one message, await the peer's, and so on; who does not serve awaits first.
 
-        As in perftest's ib_write_lat a message goes out as soon as the last byte of the one before it is seen; its
-        completion is taken while it is under way, and a latency is half of what lies between two posts.
+        A message goes out as soon as the last byte of the one before it is seen, and the completion of the one before
+        that is taken while it is under way: taken any earlier it would delay the answer. As in perftest's
+        ib_write_lat a latency is half of what lies between two posts.
         """
         clock, polls = time.perf_counter, range(_SPINS_ALONE)
         (queue,) = self._queues
-        ready, attr = queue.ready, queue.attr
         posts = [(post, head) for post, head, _, _ in self._posts]
         answers = list(awaited)
         # Who answers begins with the first message, who serves with the answer to its first.
         last = answers.pop() if serves else None
         moments: list[float] = []
-        started_s = seen_s = clock()
+        seen_s = clock()
+        untaken = False
         if serves:
             post, head = posts.pop(0)
             post(head)
-            moments.append(started_s)
-            self._await(queue, started_s)
-            self._take(queue)
+            seen_s = clock()
+            moments.append(seen_s)
+            untaken = True
         for (post, head), (index, value) in zip(posts, answers, strict=True):
             for _ in polls:
                 if buffer[index] == value:
                     break
             else:
-                self._await_byte(buffer, index, value, seen_s)
+                untaken = self._await_byte(buffer, index, value, seen_s, untaken=untaken)
             post(head)
             seen_s = clock()
             moments.append(seen_s)
-            for _ in polls:
-                if not ready(attr):
-                    break
-            else:
+            if untaken:
                 self._await(queue, seen_s)
-            self._take(queue)
+                self._take(queue)
+            untaken = True
         if last is not None:
-            self._await_byte(buffer, last.at, last.value, seen_s)
+            untaken = self._await_byte(buffer, last.at, last.value, seen_s, untaken=untaken)
             moments.append(clock())
+        if untaken:
+            self._await(queue, seen_s)
+            self._take(queue)
         return Pass(moments[-1] - moments[0], [(after_s - before_s) / 2 for before_s, after_s in pairwise(moments)])
 
-    def _await_byte(self, buffer: memoryview, index: int, value: int, since_s: float) -> None:
-        """Return when the byte has its value."""
+    def _await_byte(self, buffer: memoryview, index: int, value: int, since_s: float, *, untaken: bool) -> bool:
+        """Return when the byte has its value; whether the completion that was `untaken` still is.
+
+        A message that failed is never answered: its completion says so.
+        """
+        (queue,) = self._queues
         while True:
             for _ in repeat(None, _SPINS):
                 if buffer[index] == value:
-                    return
+                    return untaken
+            if untaken and not queue.ready(queue.attr):
+                self._take(queue)
+                untaken = False
             self._idle(since_s)
 
     def _await(self, queue: CompletionQueue, since_s: float) -> None:

@@ -73,6 +73,7 @@ class End:
     def post_send(self, request: Any) -> None:
         part = request.part
         self.posted.append(part.address)
+        self.adapter.events += "p"
         self.adapter.done.append(Completion(request.wr_id, self.status))
         if not self.status and not self.deaf:
             self.other.memory[request.remote : request.remote + part.length] = self.memory[
@@ -183,6 +184,16 @@ def test_an_answer_with_a_wrong_byte_is_found(ends: tuple[End, End, Runner]) -> 
     peer.spoils = HALF + 5
     with pytest.raises(PayloadMismatchError, match="the peer's WRITE delivered wrong bytes: bit flip"):
         runner.measure(64, Amount(iterations=1, duration_s=None, warmup=0))
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_completion_is_taken_while_the_next_message_is_under_way(*, serves: bool) -> None:
+    end = End()
+    end.deaf = True
+    end.memory[HALF] = 1
+    end.prepare(PLAN).exchange(end.buffer, [Awaited(HALF, 1)] * 4, serves=serves)
+    # A queue pair has room for two, and every completion is taken in the end.
+    assert end.adapter.events == "pptptptt"
 
 
 def test_a_message_that_fails_is_told_at_once_though_no_answer_comes() -> None:
