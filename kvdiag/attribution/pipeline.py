@@ -1,5 +1,6 @@
 """From a bundle to a diagnosis: split, expect, book, test, say."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,16 +9,16 @@ from kvdiag.attribution import steps, verdict
 from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
-from kvdiag.attribution.clocks import find_offsets
+from kvdiag.attribution.clocks import Offset, find_offsets
 from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
 from kvdiag.attribution.frame import Frame, build_frame, standing_frame
 from kvdiag.attribution.ledger import solve
 from kvdiag.attribution.occupancy import Occupancy, find_occupancies, held_stages, pushed_wait
-from kvdiag.attribution.split import Split, choose_split
+from kvdiag.attribution.split import Split, choose_split, perhaps
 from kvdiag.attribution.tail import tail_change
 from kvdiag.attribution.variance import split_variance
 from kvdiag.attribution.whole_period import REPLICATES, data_summary, whole_period
-from kvdiag.derive.stages import stage_matrix
+from kvdiag.derive.stages import StageMatrix, stage_matrix
 from kvdiag.derive.thin import LIVE_ROWS, thinned
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
@@ -38,7 +39,8 @@ def diagnose(
     # Prometheus puts its own clock on what it scrapes.
     offsets = {} if bundle.window_s else find_offsets(bundle, stages)
     if split.at_s is None:
-        return whole_period(standing_frame(bundle, stages, offsets), split, seed)
+        standing = whole_period(standing_frame(bundle, stages, offsets), split, seed)
+        return _perhaps_changed(bundle, stages, split, offsets, random, standing)
     frame = build_frame(bundle, stages, split.at_s, split.stop_s, offsets)
     few = verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()), windowed=frame.windowed)
     if few is not None:
@@ -49,6 +51,37 @@ def diagnose(
     # The change was only found, not announced: perhaps both sides of it are bad.
     throughout = whole_period(frame.throughout(), split, seed)
     return throughout if throughout.verdict.status == "cause" else found
+
+
+def _perhaps_changed(
+    bundle: Bundle,
+    stages: StageMatrix,
+    split: Split,
+    offsets: Mapping[str, Offset],
+    random: np.random.Generator,
+    standing: Diagnosis,
+) -> Diagnosis:
+    """Return what the unclear change point shows, where a fault is named against what came before it.
+
+    Where the whole period shows the same fault, the larger excess is right: the other baseline holds some of the fault.
+    """
+    unclear = perhaps(split)
+    if unclear is None or unclear.at_s is None:
+        return standing
+    frame = build_frame(bundle, stages, unclear.at_s, unclear.stop_s, offsets)
+    if verdict.too_few(int((~frame.incident).sum()), int(frame.incident.sum()), windowed=frame.windowed) is not None:
+        return standing
+    found = _against_baseline(frame, unclear, random)
+    if found.verdict.status != "cause" or _is_drift(found.verdict.cause):
+        return standing
+    if standing.verdict.status != "cause":
+        return found
+    same = standing.verdict.cause == found.verdict.cause
+    return found if same and _excess_s(found) > _excess_s(standing) else standing
+
+
+def _excess_s(found: Diagnosis) -> float:
+    return next(one.excess_mean_s for one in found.causes if one.id == found.verdict.cause)
 
 
 def diagnose_live(bundle: Bundle, incident_start_s: float | None = None, seed: int = 0) -> Diagnosis:

@@ -13,6 +13,9 @@ from kvdiag.errors import UsageError
 from kvdiag.model.bundle import Bundle, CounterSeries
 
 SENT_AGAIN = ("nic.retransmits", "nic.ack_timeouts")
+PERHAPS = 1.0
+"""Few requests, or a fault that comes in bursts, make no change point. From this statistic on (chance makes one in four
+recordings) its place is worth a try: what is named against what came before needs evidence of its own."""
 LEAST_PERIOD = 0.1
 """Neither period may hold less than a tenth of the requests, where both were only found."""
 
@@ -61,6 +64,18 @@ def choose_split(
         return Split(None, f"no change point: no series moved by 2 % of mean TTFT{why}")
     how = f"no change point: the strongest candidate, {candidate.series} at {_offset(candidate.split_s, arrival)}"
     return Split(None, f"{how}, has statistic {candidate.statistic:.2f} below {THRESHOLD:g}{why}", candidate)
+
+
+def perhaps(split: Split) -> Split | None:
+    """Return the split at a change point that chance might have made too, where there is one and TTFT rose with it.
+
+    It is worth no more than what is found on both sides of it.
+    """
+    one = split.candidate
+    if split.at_s is not None or one is None or one.statistic < PERHAPS or one.change_s <= 0:
+        return None
+    how = split.how.replace("no change point", "no clear change point", 1)
+    return Split(one.split_s, f"{how}; but what is named below changed with it", one, one.stop_s)
 
 
 def _lost(bundle: Bundle) -> dict[str, Callable[[Floats], Floats]]:

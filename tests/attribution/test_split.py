@@ -1,14 +1,21 @@
 """Troubles that begin, end, or both within the recording."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvdiag.attribution import diagnose
+from kvdiag.attribution.changepoint import ChangePoint
 from kvdiag.attribution.frame import build_frame
+from kvdiag.attribution.split import Split, choose_split, perhaps
 from kvdiag.derive.stages import stage_matrix
 from kvdiag.errors import UsageError
 from kvdiag.model.bundle import Bundle
+from tests.attribution.cluster import START_S as CLUSTER_START_S
+from tests.attribution.cluster import Cluster
 from tests.attribution.joined import one_after_the_other
+from tests.attribution.recording import Recorder, record
 from tests.attribution.synthetic import START_S, World, simulate
 
 
@@ -55,6 +62,37 @@ def test_the_end_can_be_given_as_well() -> None:
 def test_an_impossible_end_is_refused(start: float | None, end: float, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         diagnose(_healthy(1), None if start is None else START_S + start - 20, incident_end_s=START_S + end - 20)
+
+
+@pytest.mark.parametrize("seed", [3, 5, 11])
+def test_bursts_among_few_requests_are_compared_with_what_came_before(seed: int) -> None:
+    world = Cluster(seed=seed, faults={"schedule.serial_pull": 0.9}, duty=0.3, rate=10)
+    bundle, truth = record(world, Recorder(sampling=0.05, announced=False))
+    split = choose_split(bundle, stage_matrix(bundle.requests), None)
+    assert split.at_s is None
+    unclear = perhaps(split)
+    assert unclear is not None
+    assert unclear.at_s == pytest.approx(CLUSTER_START_S + world.start * world.seconds, abs=10)
+    diagnosis = diagnose(bundle)
+    assert diagnosis.verdict.cause == "schedule.serial_pull"
+    assert diagnosis.baseline is not None
+    assert diagnosis.data.split.startswith("no clear change point")
+    assert diagnosis.causes[0].excess_mean_s == pytest.approx(truth.excess_mean_s, rel=0.3)
+
+
+def test_an_unclear_change_point_needs_a_rise_and_is_none_where_a_start_is_known() -> None:
+    point = ChangePoint(START_S + 30, "wire_s", 1.5, 0.02)
+    assert perhaps(Split(None, "no change point: ...", point)) is not None
+    assert perhaps(Split(None, "no change point: ...", replace(point, change_s=-0.02))) is None
+    assert perhaps(Split(None, "no change point: ...", replace(point, statistic=0.9))) is None
+    assert perhaps(Split(None, "no change point")) is None
+    assert perhaps(Split(START_S, "given", point)) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_nothing_was_injected_an_unclear_change_point_names_nothing(seed: int) -> None:
+    bundle, _ = record(Cluster(seed=seed, drift=(1.1, 1.05)), Recorder(announced=False, decoys=3, sampling=0.2))
+    assert not (diagnose(bundle).verdict.cause or "").startswith(("fabric.", "registration.", "connection."))
 
 
 def test_rates_of_a_baseline_around_the_incident_are_weighted_by_time() -> None:
