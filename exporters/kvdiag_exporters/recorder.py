@@ -133,6 +133,8 @@ class Recorder:
             if not self._closed:
                 self._write_meta()
                 self._closed = True
+                if not (self._bundle.path / "meta.json").exists():  # it was never begun
+                    self._bundle.discard()
                 self._bundle.close()
 
     def _counter_rows(self, collection: Collection) -> Iterator[dict[str, Any]]:

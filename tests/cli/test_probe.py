@@ -60,8 +60,10 @@ def test_text_has_perftest_s_columns_within_eighty(peer: str, capsys: pytest.Cap
 
 def test_thresholds_decide_the_exit_code(peer: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["bandwidth", peer, "--transport", "tcp", "--size", "4KiB", "--iterations", "20"]
-    assert probe(*common, "--min-gbps", "0.000001", "--max-p99-us", "60000000") == 0
-    assert probe(*common, "--min-gbps", "1000000") == 2
+    assert probe(*common, "--min-bandwidth", "0.001Mbps", "--max-p99-us", "60000000") == 0
+    assert probe(*common, "--min-bandwidth", "1000Tb/s") == 2
+    out = capsys.readouterr().out
+    assert out.count("MISSED: --min-bandwidth: bandwidth.4096.bandwidth ") == 1 and "of 5 samples" in out
     assert probe(*common, "--max-p99-us", "0.001") == 2
     assert "MISSED: --max-p99-us 0.001: 4096 bytes reached" in capsys.readouterr().out
 
@@ -123,7 +125,7 @@ def test_rounds_give_intervals_that_limits_and_baselines_are_judged_by(
     assert [one["status"] for one in document["judgements"]] == ["met"]
     assert json.loads(history.read_text()) == document
     assert probe(*common, "--rounds", "5", "--min-bandwidth", "90Tb/s") == 2
-    assert probe(*common, "--min-bandwidth", "1kb/s") == 3
+    assert probe(*common, "--rounds", "4", "--min-bandwidth", "1kb/s") == 3
     assert probe(*common, "--rounds", "5", "--baseline", str(history)) == 3
     assert "1 comparable runs in the baseline" in capsys.readouterr().out
 

@@ -88,6 +88,8 @@ def test_rates_are_read_as_networks_write_them() -> None:
     assert parse_rate("11.2GB/s", "--x") == pytest.approx(11.2e9)
     assert parse_rate("100MiB/s", "--x") == 100 << 20
     assert parse_rate("0.9xlink", "--x", 50e9) == 45e9
+    assert {parse_rate(one, "--x") for one in ("90Gbps", "90gbps", "90 gb/s", "90Gbit/s", "90000Mbps")} == {90e9 / 8}
+    assert parse_rate("11GBps", "--x") == parse_rate("11GB/s", "--x") == 11e9
     for wrong in ("fast", "0Gb/s", "10GB", "-1Gb/s"):
         with pytest.raises(UsageError, match="--x"):
             parse_rate(wrong, "--x")

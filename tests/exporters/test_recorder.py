@@ -200,6 +200,9 @@ def test_a_disk_that_is_full_at_the_start_is_waited_for(
         recorder = recorder_in(tmp_path / "bundle", stream)
         recorder.write_records(record("a"))
         assert "not yet: " in recorder.describe() and not recorder.status()["recording"]
+        never = recorder_in(tmp_path / "never", stream)
+        never.close()
+        assert not (tmp_path / "never").exists()
     assert "No space left on device; 0 lines lost so far" in caplog.text
     recorder.write_records(record("b"))
     recorder.write(Collection(time_s=1.0, monotonic_s=1.0, samples=(), outcomes={}))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvdiag.model.probe_judgement import Judgement, Metric
     from kvdiag_probes.session import ProbeOptions
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(x\s*link|[KMGT]?i?B/s|[KMGT]?b/s)", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(?:((?i:x\s*link))|([KMGTkmgt]?)(i?)(B|b|bit)(?:/s|ps))")
 SAMPLES_HEAD = "size_bytes,seconds\n"
 """The first line of every file of --samples."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -21,23 +21,23 @@ _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None) -> float:
-    """Return bytes per second of `0.9xlink`, `90Gb/s`, `11GB/s` or `11GiB/s`; UsageError names the flag.
+    """Return bytes per second of `0.9xlink`, `90Gb/s`, `90gbps`, `11GB/s` or `11GiB/s`; UsageError names the flag.
 
+    b are bits and B bytes, in every spelling.
     UndeterminedError for a share of the link where its rate is not known.
     """
     from kvdiag.errors import UndeterminedError, UsageError
 
     match = _RATE.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise UsageError(f"{flag}: {text!r} is no rate; write 0.9xlink, 90Gb/s, 11GB/s or 100MiB/s")
-    number, unit = float(match[1]), match[2]
-    if unit[0] in "xX":
+        raise UsageError(f"{flag}: {text!r} is no rate; write 0.9xlink, 90Gb/s (or 90gbps), 11GB/s or 100MiB/s")
+    number = float(match[1])
+    if match[2]:
         if link_bytes_per_second is None:
             raise UndeterminedError(f"{flag} {text}: the link's rate is not known here; give a rate such as 90Gb/s")
         return number * link_bytes_per_second
-    prefix = unit[0].upper() if unit[0].upper() in "KMGT" else ""
-    scale = (_BINARY if "i" in unit else _DECIMAL)[prefix]
-    return number * scale / (8 if unit[-3] == "b" else 1)
+    scale = (_BINARY if match[4] else _DECIMAL)[match[3].upper()]
+    return number * scale / (1 if match[5] == "B" else 8)
 
 
 def check(flags: dict[str, Any]) -> None:

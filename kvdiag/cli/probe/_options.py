@@ -63,6 +63,10 @@ TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Write a timeline (Perfetto, chrome://tracing) to this file.")
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Repetitions; intervals need at least 5.")]
+RoundsOfTransfer = Annotated[
+    int | None,
+    typer.Option("--rounds", min=1, max=1000, help="Repetitions; default: 1, or 5 with --min-bandwidth or --baseline."),
+]
 Device = Annotated[
     str | None, typer.Option("--device", help="RDMA device, or several as rails: a,b; default: chosen by its GID.")
 ]
@@ -73,9 +77,6 @@ TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="Client certifi
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key (PEM).")]
 TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Authority of the agent's certificate (PEM): use TLS.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=600, help="Longest wait for the peer, in seconds.")]
-MinGbps = Annotated[
-    float | None, typer.Option("--min-gbps", min=0, help="Fail (exit 2) where a size averages less, in 10^9 bit/s.")
-]
 MaxP99 = Annotated[
     float | None, typer.Option("--max-p99-us", min=0, help="Fail (exit 2) where a size's p99 latency is longer, in µs.")
 ]

@@ -32,7 +32,7 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     runs: list[ProbeResult] = []
     kept: list[ProbeResult] = []
     try:
-        for _ in range(flags["rounds"]):
+        for _ in range(_rounds(flags)):
             runs.append(run_probe(replace(options, partial=kept.append)))
             allowed.spend(runs[-1].proof.payload_bytes)
     except KvdiagError as error:
@@ -44,7 +44,7 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     rates = [one for one in metrics if one.unit == "bytes_per_second"]
     document = replace(
         _document(result, options),
-        thresholds=_thresholds(result.results, flags["min_gbps"], flags["max_p99_us"]),
+        thresholds=_thresholds(result.results, flags["max_p99_us"]),
         rounds=len(runs),
         metrics=metrics,
         judgements=_finish.judge_rates(flags, result.ends, rates),
@@ -153,20 +153,28 @@ def _write_samples(path: "Path", samples: "dict[int, Samples]") -> None:
     write_parts(path, chain((SAMPLES_HEAD,), lines), "--samples")
 
 
-def _thresholds(
-    results: "tuple[SizeResult, ...]", min_gbps: float | None, max_p99_us: float | None
-) -> "tuple[Threshold, ...]":
+def _rounds(flags: dict[str, Any]) -> int:
+    """Return how often to measure: as often as an interval needs where something is judged by one."""
+    from kvdiag.derive.intervals import FEWEST_SAMPLES
+
+    if flags["rounds"] is not None:
+        return int(flags["rounds"])
+    return FEWEST_SAMPLES if flags["min_bandwidth"] or flags["baseline"] else 1
+
+
+def _thresholds(results: "tuple[SizeResult, ...]", max_p99_us: float | None) -> "tuple[Threshold, ...]":
     from kvdiag.model.probe import Threshold
 
-    found = []
-    for result in results:
-        for name, unit, limit, value, sign in (
-            ("--min-gbps", "Gb/s", min_gbps, result.bytes_per_second * 8 / 1e9, 1),
-            ("--max-p99-us", "µs", max_p99_us, result.latency_s.p99 * 1e6, -1),
-        ):
-            if limit is not None:
-                met = (value - limit) * sign >= 0
-                found.append(
-                    Threshold(name=name, size_bytes=result.size_bytes, unit=unit, limit=limit, value=value, met=met)
-                )
-    return tuple(found)
+    if max_p99_us is None:
+        return ()
+    return tuple(
+        Threshold(
+            name="--max-p99-us",
+            size_bytes=one.size_bytes,
+            unit="µs",
+            limit=max_p99_us,
+            value=one.latency_s.p99 * 1e6,
+            met=one.latency_s.p99 * 1e6 <= max_p99_us,
+        )
+        for one in results
+    )

@@ -39,9 +39,8 @@ def bandwidth(
     tls_key: flags.TlsKey = None,
     tls_ca: flags.TlsCa = None,
     timeout: flags.Timeout = 10.0,
-    min_gbps: flags.MinGbps = None,
     max_p99_us: flags.MaxP99 = None,
-    rounds: flags.Rounds = 1,
+    rounds: flags.RoundsOfTransfer = None,
     min_bandwidth: flags.MinBandwidth = None,
     budget: flags.Budget = None,
     out: flags.History = None,
@@ -53,7 +52,7 @@ def bandwidth(
 ) -> int:
     """Measure how fast a stream of messages goes, and prove what carried it; every payload is verified.
 
-    Example: kvdiag probe bandwidth 10.0.0.2:18580 --op read --size 64KiB,1MiB --token-file token --min-gbps 90
+    Example: kvdiag probe bandwidth 10.0.0.2:18580 --op read --token-file token --min-bandwidth 90Gb/s
     """
     given = locals()
     return traced("bandwidth", trace, lambda: run_transfer("bandwidth", **given))

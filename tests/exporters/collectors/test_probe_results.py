@@ -146,7 +146,7 @@ def test_what_a_real_probe_appends_is_read(tmp_path: Path, monkeypatch: pytest.M
     history = tmp_path / "history.jsonl"
     with serving() as server:
         arguments = ["--transport", "tcp", "--size", "4KiB,64KiB", "--iterations", "20", "--out", str(history)]
-        assert main(["probe", "latency", str(server.address), *arguments, "--min-gbps", "1e9"]) == 2
+        assert main(["probe", "latency", str(server.address), *arguments, "--min-bandwidth", "1000Tb/s"]) == 2
     samples = list(collector(history).collect())
     found = values(samples, "latency_p99_seconds")
     assert [labels[2:] for labels in found] == [("latency", "write", "tcp", "", one) for one in ("4096", "65536")]
