@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.record_joining import BATCH, export
 from tests.exporters.chaos.engine import get
 from tests.exporters.chaos.oracle import parse
+from tests.exporters.records.configuration import configuration
 
 ROOT = Path(__file__).parents[1]
 SENDERS = 2
@@ -35,22 +36,7 @@ ACCEPT = (
 """As Prometheus 3 sends it."""
 COUNTERS = 80
 PORTS = 8
-_CONFIG = """
-listen = "127.0.0.1:0"
-address_file = "address"
-interval_s = 0.2
-root = "root"
-[[engines]]
-name = "vllm-prefill"
-node = "p0"
-role = "prefill"
-[[engines]]
-name = "vllm-decode"
-node = "d0"
-role = "decode"
-[records]
-otlp_http = "127.0.0.1:0"
-"""
+_CONFIG = configuration(interval_s=0.2, top='address_file = "address"\nroot = "root"\n')
 
 
 @dataclass

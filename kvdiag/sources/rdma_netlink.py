@@ -13,7 +13,6 @@ from pathlib import Path
 
 from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
-from kvdiag.model.rdma import PortCounters
 from kvdiag.model.rdma_resources import (
     KERNEL_OWNED,
     MemoryRegion,
@@ -147,25 +146,6 @@ def read_resources(device: str | None = None, *, channel: Channel | None = None,
             memory_regions=read_memory_regions(device, channel=link, proc=proc),
             others=read_other_counts(device, channel=link, proc=proc),
         )
-
-
-def read_hw_counters(device: str | None = None, *, channel: Channel | None = None) -> tuple[PortCounters, ...]:
-    """Return the driver's counters of every port, by the driver's own names; ports without any are left out."""
-    found = []
-    with opened(channel) as link:
-        for one in _chosen(link, device):
-            for port in range(1, one.ports + 1):
-                where = u32(Attribute.DEV_INDEX, one.index) + u32(Attribute.PORT_INDEX, port)
-                try:
-                    (payload,) = link.ask(Command.STAT_GET, where, dump=False)
-                except OSError:
-                    continue
-                found.append(
-                    PortCounters(
-                        device=one.name, port=port, hw_counters=hw_counters(payload), counters={}, unreadable={}
-                    )
-                )
-    return tuple(found)
 
 
 class RdmaNetlink:

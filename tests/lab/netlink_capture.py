@@ -36,7 +36,6 @@ def main() -> None:
     with KernelChannel() as channel:
         recorder = Recorder(channel)
         resources = rdma_netlink.read_resources(channel=recorder)
-        counters = rdma_netlink.read_hw_counters(channel=recorder)
     threads = {
         task.name: [int(process.name), (process / "comm").read_text().strip()]
         for process in Path("/proc").glob("[0-9]*")
@@ -49,12 +48,10 @@ def main() -> None:
             "qp": [[one.device, one.lqpn, one.type, one.state, str(one.pid)] for one in resources.queue_pairs],
             "mr": [[one.device, one.mrn, one.length, str(one.pid)] for one in resources.memory_regions],
             "others": [[one.device, one.kind, str(one.pid), one.count] for one in resources.others],
-            "counters": [{"device": one.device, "port": one.port, **one.hw_counters} for one in counters],
         },
         "rdma": {
             "summary": rdma("resource", "show"),
             **{kind: rdma("resource", "show", kind) for kind in ("qp", "mr", "pd", "cq", "cm_id")},
-            "statistic": rdma("statistic", "show"),
         },
         "threads": threads,
     }

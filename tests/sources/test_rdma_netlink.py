@@ -28,13 +28,11 @@ def test_recorded_bytes_give_what_the_rdma_program_said(capture: dict[str, Any],
         (tmp_path / thread / "comm").write_text(f"{name}\n")
     channel = Replay(capture["asked"])
     found = rdma_netlink.read_resources(channel=channel, proc=tmp_path)
-    counters = rdma_netlink.read_hw_counters(channel=channel)
     read = {
         "summaries": [{"device": one.device, **one.counts} for one in found.summaries],
         "qp": [[one.device, one.lqpn, one.type, one.state, str(one.pid)] for one in found.queue_pairs],
         "mr": [[one.device, one.mrn, one.length, str(one.pid)] for one in found.memory_regions],
         "others": [[one.device, one.kind, str(one.pid), one.count] for one in found.others],
-        "counters": [{"device": one.device, "port": one.port, **one.hw_counters} for one in counters],
     }
     check_against_rdma(read, capture["rdma"], capture["threads"])
     (holder,) = {one.pid for one in found.memory_regions}
@@ -50,7 +48,6 @@ def test_one_device_alone(capture: dict[str, Any]) -> None:
     found = rdma_netlink.read_resources("rxe1", channel=channel)
     assert {one.device for one in found.summaries} == {one.device for one in found.queue_pairs} == {"rxe1"}
     assert found.memory_regions == ()
-    assert [one.device for one in rdma_netlink.read_hw_counters("rxe1", channel=channel)] == ["rxe1"]
     assert rdma_netlink.read_queue_pairs("nothing", channel=channel) == ()
 
 

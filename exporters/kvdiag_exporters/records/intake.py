@@ -44,10 +44,6 @@ class Intake:
             self._changed.notify()
         return True
 
-    @property
-    def waiting_bytes(self) -> int:
-        return self._bytes
-
     def start(self) -> None:
         self._thread.start()
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,16 +84,23 @@ def port_gone(target: Target) -> Iterator[None]:
     world = target.world
     with _trouble(target, "host"), world.writing:
         device = target.choose.choice(sorted((world.folder / "host/root/sys/class/infiniband").iterdir())).resolve()
-        inside = [one for one in world.templates if device in one.parents]
-        if set(inside) & world.struck:
+        with _moved_away(world, device, world.templates):
             yield
-            return
-        world.struck.update(inside)
-        away = world.folder / "away"
-        device.rename(away)
-        with _released(world):
-            yield
-        world.come_back(away, device, inside)
+
+
+@contextmanager
+def _moved_away(world: World, folder: Path, files: Iterable[Path]) -> Iterator[None]:
+    """Take a folder away with those of these files that are in it; nothing is done where another fault has one."""
+    inside = [one for one in files if folder in one.parents]
+    if set(inside) & world.struck:
+        yield
+        return
+    world.struck.update(inside)
+    away = world.folder / f"away-{folder.name}"
+    folder.rename(away)
+    with _released(world):
+        yield
+    world.come_back(away, folder, inside)
 
 
 @contextmanager
@@ -110,18 +117,10 @@ def _released(world: World) -> Iterator[None]:
 def process_gone(target: Target) -> Iterator[None]:
     """Let the engine's process end, and come again under its pid."""
     world = target.world
-    folder = world.folder / "host/root/proc/121"
     with _trouble(target, "process"), world.writing:
-        inside = [one for one in (*world.templates, *world.files["process"]) if folder in one.parents]
-        if set(inside) & world.struck:
+        files = (*world.templates, *world.files["process"])
+        with _moved_away(world, world.folder / "host/root/proc/121", files):
             yield
-            return
-        world.struck.update(inside)
-        away = world.folder / "away-121"
-        folder.rename(away)
-        with _released(world):
-            yield
-        world.come_back(away, folder, inside)
 
 
 @contextmanager

@@ -14,30 +14,16 @@ import pytest
 
 from kvdiag.report.json import published_schema
 from kvdiag.sources.bundle import read_bundle
+from tests.exporters.records.configuration import configuration
 from tests.exporters.records.otlp_export import SPANS, request, rows
 
 pytestmark = pytest.mark.component
 
-CONFIG = """
-listen = "127.0.0.1:0"
-interval_s = 0.1
-[[engines]]
-name = "vllm-prefill"
-node = "p0"
-role = "prefill"
-[[engines]]
-name = "vllm-decode"
-node = "d0"
-role = "decode"
-[recorder]
-path = "bundle"
-[records]
-otlp_http = "127.0.0.1:0"
-otlp_grpc = "127.0.0.1:0"
-window_s = 86400
-settle_s = 0.2
-attribution_interval_s = 0.2
-"""
+CONFIG = configuration(
+    interval_s=0.1,
+    tables='[recorder]\npath = "bundle"\n',
+    records='otlp_grpc = "127.0.0.1:0"\nwindow_s = 86400\nsettle_s = 0.2\nattribution_interval_s = 0.2\n',
+)
 
 
 def get(url: str, **headers: str) -> str:
