@@ -33,16 +33,24 @@ class TcpBytesDerivation:
         self._host = host
         self._before: dict[str, float] = {}
         self._total = 0.0
+        self._surplus = (0.0, 0.0)
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:  # noqa: ARG002
-        """Return the bytes so far; each collection adds what was too much for the RDMA packets in it."""
+        """Return the bytes so far; each collection adds what was too much for the RDMA packets in the one before it.
+
+        Packets and bytes are not read at the same instant: what one collection has too much of and its neighbour too
+        little was only between the two readings.
+        """
         now = self._read(samples)
         if _RDMA_BYTES in now or not {_RDMA_PACKETS, netdev.IP_RECEIVED.name, nic.UP.name} <= now.keys():
             return Derived()
         grown = {name: max(0.0, value - self._before[name]) for name, value in now.items() if name in self._before}
         self._before = now
         if grown:
-            self._total += max(0.0, grown[netdev.IP_RECEIVED.name] - LARGEST_PACKET * grown[_RDMA_PACKETS])
+            earlier, latest = self._surplus
+            following = grown[netdev.IP_RECEIVED.name] - LARGEST_PACKET * grown[_RDMA_PACKETS]
+            self._total += max(0.0, latest + min(0.0, earlier, following))
+            self._surplus = latest, following
         return Derived(samples=[RECEIVED.sample(self._total, self._host)])
 
     def _read(self, samples: Sequence[Sample]) -> dict[str, float]:

@@ -24,14 +24,29 @@ def total(derivation: TcpBytesDerivation, samples: list[Sample]) -> float | None
     return found[0] if found else None  # type: ignore[return-value]
 
 
-def test_what_rdma_packets_can_have_been_is_not_taken_for_tcp() -> None:
+def totals(*seen: tuple[float, float]) -> list[float | None]:
+    """Return the total after each collection, given what the IP stack received by then and how many RDMA packets."""
     derivation = TcpBytesDerivation("h")
-    assert total(derivation, host(5000, 10)) == 0
-    assert total(derivation, host(5000 + 4 * LARGEST_PACKET, 14)) == 0  # all of it RDMA
-    assert total(derivation, host(7000 + 4 * LARGEST_PACKET, 15)) == 0  # a small one
-    assert total(derivation, host(107000 + 4 * LARGEST_PACKET, 16)) == 100000 - LARGEST_PACKET
-    assert total(derivation, host(107000 + 4 * LARGEST_PACKET, 16)) == 100000 - LARGEST_PACKET  # nothing came
-    assert total(derivation, host(100, 0)) == 100000 - LARGEST_PACKET  # counters begin anew
+    return [total(derivation, host(ip, rdma)) for ip, rdma in seen]
+
+
+def test_what_rdma_packets_can_have_been_is_not_taken_for_tcp() -> None:
+    full, small = LARGEST_PACKET, 2000.0
+    assert totals((5000, 10), (5000 + 4 * full, 14), (5000 + 4 * full + small, 15), (5000, 15)) == [0, 0, 0, 0]
+
+
+def test_what_is_too_much_for_rdma_packets_came_over_tcp() -> None:
+    # One collection late, when it is known that the next one does not have as much too little.
+    assert totals((0, 0), (1e5, 0), (2e5, 0), (2e5, 0), (2e5, 0)) == [0, 0, 1e5, 2e5, 2e5]
+    assert totals((0, 0), (1e5, 1), (2e5, 2), (3e5, 3)) == [0, 0, 1e5 - LARGEST_PACKET, 2 * (1e5 - LARGEST_PACKET)]
+    assert totals((9e9, 0), (10, 0), (1e5 + 10, 0), (1e5 + 10, 0)) == [0, 0, 0, 1e5]  # counters begin anew
+
+
+def test_what_lay_between_reading_packets_and_bytes_is_not_taken_for_tcp() -> None:
+    between = 10.0
+    late = [(at * 100 * LARGEST_PACKET, at * 100 - (between if at % 3 == 1 else 0)) for at in range(20)]
+    assert totals(*late)[-1] == 0
+    assert totals(*[(ip, rdma + 2 * between) for ip, rdma in late])[-1] == 0
 
 
 def test_a_card_that_counts_bytes_keeps_them_from_the_ip_stack() -> None:
