@@ -146,11 +146,15 @@ class Frame:
         Without a baseline, CONTENTION times that of the best tenth of transfers.
         """
         size = self.number("bytes")
-        wire = next((s for n in ("wire_s", "transfer_s", "kv_wait_s") if (s := self.stages.stage(n)) is not None), None)
-        base = ~self.incident
-        if self.standing and size is not None and wire is not None and (size > 0).any():
-            return CONTENTION * float(np.quantile(wire[size > 0] / size[size > 0], BEST_TENTH))
-        if size is None or wire is None or size[base].sum() <= 0:
+        name = next((one for one in ("wire_s", "transfer_s", "kv_wait_s") if one in self.stages.names), None)
+        wire = None if name is None else self.stages.stage(name)
+        if size is None or wire is None or name is None:
+            return 0.0
+        moved = (size > 0) & self.stages.known(name)
+        if self.standing and moved.any():
+            return CONTENTION * float(np.quantile(wire[moved] / size[moved], BEST_TENTH))
+        base = ~self.incident & self.stages.known(name)
+        if size[base].sum() <= 0:
             return 0.0
         return float(wire[base].sum() / size[base].sum())
 

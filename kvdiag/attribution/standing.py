@@ -54,7 +54,7 @@ def expected_stages(frame: Frame, hits: HitWaves | Missing) -> Floats:
     expected = seconds.copy()
     size = frame.number("bytes")
     for s, name in enumerate(frame.stages.names):
-        values = seconds[:, s]
+        values, known = seconds[:, s], frame.stages.known(name)
         if name == QUEUE:
             index = windows(frame)
             count = np.bincount(index)
@@ -62,11 +62,11 @@ def expected_stages(frame: Frame, hits: HitWaves | Missing) -> Floats:
             expected[:, s] = min(float(np.quantile(means, 0.25)), float(values.mean()))
         elif name in NOT_AT_ALL:
             expected[:, s] = 0.0
-        elif name in WAITING:
-            expected[:, s] = np.minimum(values, np.quantile(values, BEST_TENTH))
-        elif name in PER_BYTE and size is not None and (size > 0).any():
-            slope = CONTENTION * float(np.quantile(values[size > 0] / size[size > 0], BEST_TENTH))
-            expected[:, s] = size * min(slope, _slowest(frame))
+        elif name in WAITING and known.any():
+            expected[:, s] = np.minimum(values, np.quantile(values[known], BEST_TENTH))
+        elif name in PER_BYTE and size is not None and (moved := (size > 0) & known).any():
+            slope = CONTENTION * float(np.quantile(values[moved] / size[moved], BEST_TENTH))
+            expected[:, s] = np.where(known, size * min(slope, _slowest(frame)), 0.0)
             if name == "post_s":
                 share = _contiguous(frame, size)
                 expected[:, s] = np.where(share < 1, np.minimum(expected[:, s], values * share), expected[:, s])

@@ -24,19 +24,28 @@ PARTS = {
 class StageMatrix:
     """`seconds[i]` holds request i's stages by `names` (the last is UNACCOUNTED) and adds up to `ttft_s[i]`.
 
-    `granularity` is full, typical or coarse; `gaps` counts rows per stage in which it was null (its time, if any,
-    is in UNACCOUNTED there).
+    `granularity` is full, typical or coarse; `absent` marks the rows of a stage in which it was null, for the stages
+    that have such rows (its time, if any, is in a coarser stage or UNACCOUNTED there).
     """
 
     names: tuple[str, ...]
     seconds: NDArray[np.float64]
     ttft_s: NDArray[np.float64]
     granularity: str
-    gaps: dict[str, int]
+    absent: dict[str, NDArray[np.bool_]]
+
+    @property
+    def gaps(self) -> dict[str, int]:
+        """Return in how many rows a stage was null, of the stages of which any was."""
+        return {name: int(rows.sum()) for name, rows in self.absent.items()}
 
     def stage(self, name: str) -> NDArray[np.float64] | None:
         """Return one stage's seconds, or None where the bundle has no such stage."""
         return self.seconds[:, self.names.index(name)] if name in self.names else None
+
+    def known(self, name: str) -> NDArray[np.bool_]:
+        """Return the rows in which a stage was recorded."""
+        return ~self.absent[name] if name in self.absent else np.ones(len(self.ttft_s), dtype=bool)
 
     def series(self, name: str) -> NDArray[np.float64]:
         """Return one stage's seconds, or TTFT without its queue where `name` is no stage (WITHOUT_QUEUE)."""
@@ -47,7 +56,8 @@ class StageMatrix:
 
     def rows(self, chosen: NDArray[np.bool_]) -> "StageMatrix":
         """Return the matrix of some of the rows."""
-        return replace(self, seconds=self.seconds[chosen], ttft_s=self.ttft_s[chosen])
+        absent = {name: rows[chosen] for name, rows in self.absent.items() if rows[chosen].any()}
+        return replace(self, seconds=self.seconds[chosen], ttft_s=self.ttft_s[chosen], absent=absent)
 
 
 def fine_stages(name: str) -> tuple[str, ...]:
@@ -65,7 +75,7 @@ def stage_matrix(requests: RequestColumns) -> StageMatrix:
     )
     names = tuple(name for name in (*passed, "first_step_s") if name in requests.numbers)
     columns = [requests.numbers[name] for name in names]
-    gaps = {name: int(np.isnan(column).sum()) for name, column in zip(names, columns, strict=True)}
+    absent = {name: rows for name, column in zip(names, columns, strict=True) if (rows := np.isnan(column)).any()}
     known = np.nan_to_num(np.column_stack(columns), nan=0.0)
     rest = ttft - known.sum(axis=1)
     granularity = (
@@ -76,5 +86,5 @@ def stage_matrix(requests: RequestColumns) -> StageMatrix:
         seconds=np.column_stack([known, rest]),
         ttft_s=ttft,
         granularity=granularity,
-        gaps={name: count for name, count in gaps.items() if count},
+        absent=absent,
     )

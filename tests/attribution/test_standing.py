@@ -7,8 +7,9 @@ import pytest
 
 from kvdiag.attribution import diagnose
 from kvdiag.attribution.frame import standing_frame
-from kvdiag.attribution.waves import arrival_waves, spread
-from kvdiag.derive.stages import stage_matrix
+from kvdiag.attribution.standing import expected_stages
+from kvdiag.attribution.waves import arrival_waves, hit_waves, spread
+from kvdiag.derive.stages import PARTS, stage_matrix
 from kvdiag.model.bundle import Bundle, CounterSeries, Labels, MetricInfo
 from tests.attribution.synthetic import START_S, World, simulate
 
@@ -124,3 +125,26 @@ def test_a_few_retransmissions_on_a_busy_host_take_no_blame_for_its_stalls() -> 
             metrics={**bundle.metrics, "nic.retransmits": MetricInfo(kind="counter", unit="")},
         )
         assert diagnose(bundle).verdict.cause is None
+
+
+def test_requests_whose_transfer_is_not_known_by_itself_do_not_make_it_free_of_cost() -> None:
+    bundle = simulate(World(seed=2, serial=False))
+    numbers = dict(bundle.requests.numbers)
+    wait, whole = (
+        np.sum([numbers.pop(name) for name in PARTS[one] if name in numbers], axis=0)
+        for one in ("pre_transfer_s", "transfer_s")
+    )
+    coarse = np.arange(len(wait)) % 3 == 0
+    known = {**numbers, "pre_transfer_s": wait, "transfer_s": whole}
+    mixed = {
+        **numbers,
+        "pre_transfer_s": np.where(coarse, np.nan, wait),
+        "transfer_s": np.where(coarse, np.nan, whole),
+        "kv_wait_s": np.where(coarse, wait + whole, np.nan),
+    }
+    expected = []
+    for columns in (known, mixed):
+        one = replace(bundle, requests=replace(bundle.requests, numbers=columns), incident_start_s=None)
+        frame = standing_frame(one, stage_matrix(one.requests))
+        expected.append((frame.seconds_per_byte(), expected_stages(frame, hit_waves(frame)).sum(axis=1).mean()))
+    assert expected[1] == pytest.approx(expected[0], rel=0.1)
