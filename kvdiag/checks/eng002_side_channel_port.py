@@ -12,6 +12,8 @@ from kvdiag.model.missing import Missing
 
 CODE = "ENG002"
 _VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+_EVERY_ADDRESS = ("", "*", "0.0.0.0", "::")  # noqa: S104  (compared with, not bound to)
 _DEFAULT = 5600
 """Of vllm/envs.py; each data parallel rank takes the next one (nixl/base_scheduler.py, 0.13 and later)."""
 
@@ -36,14 +38,12 @@ def run(hosts: Hosts) -> Outcome:
     if hidden:
         return NotObservable(hidden[0].missing)
     unknown = [
-        group
+        why
         for (one, first), (other, second) in combinations(ports, 2)
-        if first[0] <= second[-1] and second[0] <= first[-1]
-        for group in (one.process.cgroup, other.process.cgroup)
-        if isinstance(group, Missing)
+        if first[0] <= second[-1] and second[0] <= first[-1] and (why := _hidden(one, other))
     ]
     if unknown:
-        return NotObservable(f"whether two processes that take one port share a network: {unknown[0].missing}")
+        return NotObservable(f"whether two processes that take one port share a network: {unknown[0]}")
     if len(users) == 1:
         return NotApplicable("one vLLM process with the NIXL connector: no other that could take its port")
     return Passed(joined(f"{item.process.name}: {_named(span)}" for item, span in ports))
@@ -64,12 +64,38 @@ def _ports(setup: EngineSetup) -> range | None:
 
 
 def _same_network(one: EngineSetup, other: EngineSetup) -> bool:
-    """Return whether two processes may share their ports: those of two pods or containers do not as a rule."""
-    first, second = one.process.cgroup, other.process.cgroup
-    if isinstance(first, Missing) or isinstance(second, Missing):
-        return False
-    contained = any(word in group for group in (first, second) for word in ("kubepods", "docker", "libpod"))
-    return first == second or not contained
+    """Return whether two processes share their ports: where their networks are hidden, those outside containers do."""
+    return not _known_apart(one, other) and not _hidden(one, other)
+
+
+def _hidden(one: EngineSetup, other: EngineSetup) -> str:
+    """Return why it cannot be told whether two processes share a network, or nothing.
+
+    Containers have networks of their own, or the host's (hostNetwork, as RDMA often wants it).
+    """
+    if _known_apart(one, other):
+        return ""
+    networks = [setup.process.network for setup in (one, other)]
+    hidden = [network.missing for network in networks if isinstance(network, Missing)]
+    groups = [setup.process.cgroup for setup in (one, other)]
+    for group in groups:
+        if hidden and isinstance(group, Missing):
+            return group.missing
+    contained = any(word in str(group) for group in groups for word in ("kubepods", "docker", "libpod"))
+    return hidden[0] if hidden and contained and groups[0] != groups[1] else ""
+
+
+def _known_apart(one: EngineSetup, other: EngineSetup) -> bool:
+    """Return whether two processes have networks of their own, or listen on two addresses of one."""
+    networks = {one.process.network, other.process.network}
+    if len(networks) > 1 and not any(isinstance(network, Missing) for network in networks):
+        return True
+    hosts = {_text(setup.variable(_HOST)) for setup in (one, other)}
+    return len(hosts) > 1 and not hosts.intersection(_EVERY_ADDRESS)
+
+
+def _text(value: str | Missing | None) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _finding(one: EngineSetup, other: EngineSetup, shared: range, free: int, host: str) -> Finding:

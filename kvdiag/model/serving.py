@@ -95,7 +95,8 @@ class ServingProcess:
     """`engine` is vllm, sglang, ... or "unknown" for a --pid of no known engine; `command` has its secrets removed.
 
     `memlock` is the soft limit in bytes; `cap_eff` the effective capability bits; `groups` every group id;
-    `initial_user_namespace` whether its capabilities count for the kernel's global checks.
+    `initial_user_namespace` whether its capabilities count for the kernel's global checks; `network` names its network
+    namespace, as net:[4026531840].
     """
 
     pid: int
@@ -107,6 +108,7 @@ class ServingProcess:
     cap_eff: int | Missing
     initial_user_namespace: bool | Missing
     cgroup: str | Missing
+    network: str | Missing
     variables: tuple[Variable, ...] | Missing
 
     @property

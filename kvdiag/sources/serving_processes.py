@@ -129,6 +129,7 @@ def _process(tree: Tree, pid: int, engine: str, command: tuple[str, ...]) -> Ser
             uid_map if isinstance(uid_map, Missing) else uid_map.split()[:3] == ["0", "0", "4294967295"]
         ),
         cgroup=_cgroup(tree, base),
+        network=tree.link(f"{base}/ns/net"),
         variables=_variables(tree, base),
     )
 

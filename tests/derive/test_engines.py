@@ -23,6 +23,7 @@ def parsed(command: str | list[str], **variables: str) -> EngineSetup:
         cap_eff=ABSENT,
         initial_user_namespace=ABSENT,
         cgroup=ABSENT,
+        network=ABSENT,
         variables=tuple(Variable(name=name, value=value) for name, value in variables.items()),
     )
     return setup(process)

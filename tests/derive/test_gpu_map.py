@@ -27,6 +27,7 @@ def process(*command: str, engine: str = "vllm") -> ServingProcess:
         cap_eff=HIDDEN,
         initial_user_namespace=HIDDEN,
         cgroup=HIDDEN,
+        network=HIDDEN,
         variables=HIDDEN,
     )
 

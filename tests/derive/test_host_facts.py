@@ -44,6 +44,7 @@ def process(cap_eff: int | Missing, initial: bool | Missing) -> ServingProcess:
         cap_eff=cap_eff,
         initial_user_namespace=initial,
         cgroup=GONE,
+        network=GONE,
         variables=(),
     )
 
