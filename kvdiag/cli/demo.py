@@ -67,8 +67,8 @@ def demo(
 
     Example: kvdiag demo --fault link
     """
-    for module, extra in (("numpy", "analysis"), ("prometheus_client", "exporter")):
-        require(module, extra, "kvdiag demo")
+    for module in ("numpy", "prometheus_client"):
+        require(module, "exporter,analysis", "kvdiag demo")
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.demo_text import render
     from kvdiag.report.json import encode
