@@ -4,7 +4,6 @@ Unlike the sources of the snapshot it reads no table (GIDs, P_Keys), and lists f
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvdiag.model.missing import Missing
@@ -19,9 +18,16 @@ LIST_EVERY_S = 30.0
 _ATTRIBUTE_BYTES = 4096
 """The kernel ends every attribute of sysfs there."""
 
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDERS = ("counters", "hw_counters")
-_Files = tuple[tuple[str, str], ...]
-"""Name and local path of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """A folder by its real path, and the names in it: following links costs as much as reading."""
+
+    local: str
+    names: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -36,7 +42,7 @@ class _Layout:
     def files(self) -> frozenset[str]:
         """Return the local paths of all files."""
         folders = [*(files for *_, ones in self.ports for files in ones.values()), *self.device_files.values()]
-        return frozenset(local for files in folders if not isinstance(files, Missing) for _, local in files)
+        return frozenset(f"{one.local}/{name}" for one in folders if not isinstance(one, Missing) for name in one.names)
 
 
 class PortReader:
@@ -86,12 +92,10 @@ class PortReader:
         return layout
 
     def _files(self, path: str) -> _Files | Missing:
-        """Return the files of a folder with their real paths: following links costs as much as reading."""
         names = self._tree.names(path)
         if isinstance(names, Missing):
             return names
-        local = os.path.realpath(self._tree.local(path))
-        return tuple((name, f"{local}/{name}") for name in names)
+        return _Files(os.path.realpath(self._tree.local(path)), names)
 
 
 def _port(device: str, number: int, local: str, folders: dict[str, _Files | Missing]) -> PortReading:
@@ -119,25 +123,32 @@ def _port(device: str, number: int, local: str, folders: dict[str, _Files | Miss
 
 
 def _values(folder: str, files: _Files, unreadable: dict[str, str]) -> dict[str, int]:
-    return dict(_numbers(folder, files, unreadable))
+    """Return the numbers of a folder's files, found from the folder: the way to it is long, and walked once."""
+    values: dict[str, int] = {}
+    try:
+        within = os.open(files.local, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        unreadable.update((name, reason(f"{folder}/{name}", error).missing) for name in files.names)
+        return values
+    try:
+        for name in files.names:
+            try:
+                raw = _raw(name, within)
+            except OSError as error:
+                unreadable[name] = reason(f"{folder}/{name}", error).missing
+                continue
+            try:
+                values[name] = int(raw)
+            except ValueError:  # "N/A (no PMA)" of a driver without the management agent
+                shown = raw[:40].decode(errors="replace").strip()
+                unreadable[name] = f"{folder}/{name} holds {shown!r}, not a number"
+    finally:
+        os.close(within)
+    return values
 
 
-def _numbers(folder: str, files: _Files, unreadable: dict[str, str]) -> Iterator[tuple[str, int]]:
-    for name, local in files:
-        try:
-            raw = _raw(local)
-        except OSError as error:
-            unreadable[name] = reason(f"{folder}/{name}", error).missing
-            continue
-        try:
-            yield name, int(raw)
-        except ValueError:  # "N/A (no PMA)" of a driver without the management agent
-            shown = raw[:40].decode(errors="replace").strip()
-            unreadable[name] = f"{folder}/{name} holds {shown!r}, not a number"
-
-
-def _raw(local: str) -> bytes:
-    descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+def _raw(path: str, within: int | None = None) -> bytes:
+    descriptor = os.open(path, _FLAGS, dir_fd=within)
     try:
         return os.read(descriptor, _ATTRIBUTE_BYTES)
     finally:

@@ -133,10 +133,10 @@ class NicCollector:
         labels = (self._setup.node, port.device, str(port.port))
         before = self._before.setdefault((port.device, port.port), _Before())
         yield from _state(port, labels, before)
-        for metric, pma, hw in COUNTED:
-            value = _value(Counted(metric, pma, hw), port)
+        for counted in COUNTED:
+            value = _value(counted, port)
             if value is not None:
-                yield metric.sample(value, *labels)
+                yield Sample(counted.metric, labels, value)
         yield from _utilisation(port, labels, before, now_s)
         # The name of a folder that is not there (rxe and EFA have no `counters`) is no counter.
         yield UNREADABLE.sample(float(sum("/" in name for name in port.unreadable)), *labels)

@@ -28,11 +28,27 @@ WINDOW_USED = Metric(
 
 METRICS = (USED, WINDOW_USED)
 
+_WANTED = frozenset(
+    metric.name
+    for metric in (
+        rdma_resources.OBJECTS,
+        rdma_resources.QUEUE_PAIRS,
+        rdma_limits.LIMIT,
+        gpu.WINDOW_USED,
+        gpu.WINDOW,
+        engine_process.PINNED_SHARE,
+    )
+)
+
 
 class HeadroomDerivation:
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:  # noqa: ARG002
         """Return each limit's used share, a finding for one that is nearly reached, and one for pairs in error."""
-        values = {(one.metric.name, one.labels): one.value for one in samples if not isinstance(one.value, Buckets)}
+        values = {
+            (metric.name, labels): value
+            for metric, labels, value in samples
+            if metric.name in _WANTED and not isinstance(value, Buckets)
+        }
         found = Derived()
         pairs = (
             (rdma_resources.OBJECTS, rdma_limits.LIMIT, USED, "end what holds them, or spread them over more devices"),

@@ -44,7 +44,7 @@ def out_of_range(samples: Sequence[Sample]) -> list[Judged]:
     """Return shares outside 0 to 1, and negative counters, bytes and seconds."""
     found = []
     for metric, labels, value in samples:
-        if isinstance(value, Buckets):
+        if isinstance(value, Buckets) or (value >= 0 and metric.unit != "ratio"):
             continue
         key = (metric.name, labels)
         if math.isnan(value):

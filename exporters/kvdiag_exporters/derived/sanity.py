@@ -23,6 +23,8 @@ _LINKS = {
     "kvdiag_netdev_transmit_bytes_total": netdev.SPEED.name,
     "kvdiag_netdev_receive_bytes_total": netdev.SPEED.name,
 }
+_COMPARED = frozenset((*_LINKS, *_LINKS.values()))
+"""Besides histograms, what is held against the collection before."""
 
 SUSPECT = Metric(
     name="kvdiag_metric_suspect_series",
@@ -69,13 +71,14 @@ class SanityDerivation:
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:
         """Judge every sample, alone and against the collection before."""
-        after = impossible.state(samples)
+        histograms = [one for one in samples if isinstance(one.value, Buckets)]
+        after = impossible.state((*histograms, *(one for one in samples if one.metric.name in _COMPARED)))
         elapsed_s = monotonic_s - self._time_s if self._before else 0.0
         judged = [
             *impossible.out_of_range(samples),
-            *impossible.contradictory(samples),
-            *impossible.outside_buckets(self._before, samples),
-            *impossible.faster_than_links(self._before, samples, RATES, _link_rates(samples)),
+            *impossible.contradictory(histograms),
+            *impossible.outside_buckets(self._before, histograms),
+            *impossible.faster_than_links(self._before, histograms, RATES, _link_rates(samples) if histograms else {}),
             *impossible.faster_than_link(self._before, after, elapsed_s, _LINKS),
             *impossible.counts_without_bytes(self._before, after, SIZES),
             *_full_rings(samples),
@@ -83,7 +86,7 @@ class SanityDerivation:
         if not self._before or elapsed_s >= impossible.SHORTEST_S:
             self._before, self._time_s = after, monotonic_s
         found = Derived()
-        of_nodes = {metric.name for metric, _, _ in samples if metric.labels[:1] == ("node",)}
+        of_nodes = {metric.name for metric, _, _ in samples if metric.labels[:1] == ("node",)} if judged else set()
         self._tell(judged, of_nodes, found)
         self._tell_ranks(samples, found)
         return found

@@ -21,6 +21,7 @@ METRICS = (RECEIVED,)
 
 _RDMA_PACKETS = "kvdiag_rdma_port_receive_packets_total"
 _RDMA_BYTES = "kvdiag_rdma_port_receive_bytes_total"
+_WANTED = frozenset((_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name, netdev.IP_RECEIVED.name))
 LARGEST_PACKET = 4200.0
 """Bytes: the largest RDMA MTU, 4096, and its headers. Packets of a control connection are small and many: by shares of
 packets their bytes would be overstated, and TCP blamed for what it did not carry."""
@@ -57,6 +58,8 @@ class TcpBytesDerivation:
         found: dict[str, float] = defaultdict(float)
         ports = (_RDMA_PACKETS, _RDMA_BYTES, nic.UP.name)
         for metric, labels, value in samples:
+            if metric.name not in _WANTED:
+                continue
             host = metric is netdev.IP_RECEIVED and labels[1] == ""
             if labels[:1] == (self._host,) and (metric.name in ports or host) and not isinstance(value, Buckets):
                 found[metric.name] += value

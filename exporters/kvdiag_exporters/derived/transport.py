@@ -57,6 +57,8 @@ _NETDEV = {
 }
 _IP = {netdev.IP_SENT.name: "transmit", netdev.IP_RECEIVED.name: "receive"}
 
+_WANTED = frozenset((*_CLAIMS, *_RDMA, *_PACKETS, *_NETDEV, *_IP, nic.UP.name))
+
 Totals = Mapping[tuple[str, ...], float]
 
 
@@ -139,6 +141,8 @@ def _read(samples: Sequence[Sample], time_s: float) -> _Reading:
     now = _Reading(time_s)
     for metric, labels, value in samples:
         name = metric.name
+        if name not in _WANTED:
+            continue
         amount = value.sum if isinstance(value, Buckets) else value
         if name in _CLAIMS:
             rank, direction = _CLAIMS[name]
