@@ -74,7 +74,8 @@ def outcome(kind: str, bundle: Path, fault_offset_s: float | None) -> dict[str, 
     added = None
     if fault_offset_s is not None and arrival_s is not None and ttft_s is not None:
         after = arrival_s - arrival_s.min() >= fault_offset_s
-        added = float(np.mean(ttft_s[after]) - np.mean(ttft_s[~after]))
+        if after.any() and not after.all():
+            added = float(np.mean(ttft_s[after]) - np.mean(ttft_s[~after]))
     return {
         "kind": kind,
         "right": matches(kind, verdict),

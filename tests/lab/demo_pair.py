@@ -1,32 +1,39 @@
 """The demo's workload between two machines over soft-RoCE: prefill on `a`, decode on `b`, an exporter beside each.
 
-What emulation makes slow is made small: prompts of a thirty-second part of the demo's, one request a second.
+What emulation makes slow is made small: prompts of a thirty-second part of the demo's, four requests a second.
 """
 
 import json
+import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP, SIGTERM
+from signal import SIGCONT, SIGSTOP
 
 import msgspec
 
 from kvdiag_probes.demo.settings import DECODE_NODE, PREFILL_NODE, Settings
 from kvdiag_probes.demo.sidecar import configuration
 from kvdiag_probes.demo.workload import draw
+from tests.lab.image import LabError
 from tests.lab.process import Process
-from tests.lab.topology import End, Wire
+from tests.lab.topology import Wire
 
 KINDS = ("none", "loss", "delay", "link", "registration", "layout", "pause", "tcp")
-NETEM = {"loss": "loss 2%", "delay": "delay 50ms limit 20000", "link": "rate 4mbit limit 20000"}
+NETEM = {"loss": "loss 2%", "delay": "delay 20ms limit 20000", "link": "rate 10mbit limit 20000"}
 PAUSE_S, PAUSE_EVERY_S = 0.4, 1.6
 INTERVAL_S = 2.0
 MARGIN_S = 3.0
 """The machines' clocks are up to a second apart."""
-RATE, PROMPT_SCALE = 1.0, 1 / 32
+SETTLE_S = 7.0
+"""Between two kinds: what piled up drains, what was recorded is written out, and neither has a share in the next."""
+RATE, PROMPT_SCALE = 4.0, 1 / 32
+POLL_S = 0.003
+"""An emulated processor that looks more often has no time left for the packets."""
 _START_S = 600.0
 _FOLDER = "/tmp/demo"
 # NIXL's wheel brings a libibverbs of its own, which cannot load Debian's driver of soft-RoCE.
@@ -37,59 +44,66 @@ _ENVIRONMENT = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"}
 class Part:
     """One kind's share of a recording: seconds after the workload's begin, and from when on the fault was there."""
 
+    name: str
     kind: str
     begin_s: float
     fault_s: float
     end_s: float
 
 
-def record(wire: Wire, kinds: Sequence[str], seed: int, seconds: float, folder: Path) -> tuple[Part, ...]:
-    """Serve the workload once, each kind of fault for the second half of so many seconds, and leave a bundle of each.
+def record(wire: Wire, kinds: Sequence[str], seed: int, seconds: float, folder: Path) -> Iterator[Part]:
+    """Serve one workload, a kind after the other for so many seconds each, its fault in the second half.
 
-    To start four Pythons takes an emulated machine minutes. FOLDER/KIND is the bundle; raises LabError.
+    Yields each part when FOLDER/NUMBER-KIND is its bundle. To start four Pythons takes an emulated machine minutes,
+    so any number of kinds, each any number of times, shares one start. Raises LabError.
     """
     settings = Settings(
         transport="nixl",
         seed=seed,
         rate=RATE,
-        duration_s=seconds * len(kinds) + 5,
+        duration_s=(seconds + SETTLE_S) * len(kinds) + 5,
         telemetry=f"{_FOLDER}/telemetry",
         telemetry_port=19400,
         records=f"{_FOLDER}/requests.jsonl",
         tls="rc",
         tcp_device=wire.a.netdev if "tcp" in kinds else "",
         prompt_scale=PROMPT_SCALE,
+        poll_s=POLL_S,
     )
-    with _workers(wire, settings) as (prefill, decode, pids), _exporters(wire, pids) as exporters:
+    first_s = draw(seed, RATE, settings.duration_s, scale=PROMPT_SCALE)[0].offset_s
+    with _workers(wire, settings) as (prefill, decode, pids), _exporters(wire, pids):
         for one in (prefill, decode):
             one.wait_for("^Ready", _START_S)
         prefill.write(b"begin 1\n")
         zero_s = time.monotonic() + 1
-        parts = []
+        recording = Recording(wire, folder / "whole")
         for number, kind in enumerate(kinds):
-            _sleep_until(zero_s + seconds * (number + 0.5))
+            begin_s = (seconds + SETTLE_S) * number
+            _sleep_until(zero_s + begin_s + seconds / 2)
             fault_s = time.monotonic() - zero_s
             with _fault(wire, kind, prefill, pids[1]):
-                _sleep_until(zero_s + seconds * (number + 1))
-            parts.append(Part(kind, seconds * number, fault_s, seconds * (number + 1)))
-        time.sleep(3 * INTERVAL_S)
-        for exporter in exporters:
-            exporter.kill(SIGTERM)
-        for exporter in exporters:
-            exporter.wait(60)
-        _fetch(wire, folder / "whole")
-    cut(folder, parts, draw(seed, RATE, settings.duration_s, scale=PROMPT_SCALE)[0].offset_s)
-    return tuple(parts)
+                _sleep_until(zero_s + begin_s + seconds)
+            part = Part(f"{number}-{kind}", kind, begin_s, fault_s, begin_s + seconds)
+            _sleep_until(zero_s + part.end_s + SETTLE_S - 2)
+            _check(prefill, decode)
+            recording.fetch()
+            cut(folder, (part,), first_s)
+            yield part
+
+
+def _check(*workers: Process) -> None:
+    if any(one.poll() is not None or re.search("^(Failed|Closed)", one.log(), re.MULTILINE) for one in workers):
+        raise LabError("ended early: " + "; ".join(f"{one.title!r}: {one.log().strip()[-800:]}" for one in workers))
 
 
 def cut(folder: Path, parts: Sequence[Part], first_offset_s: float) -> None:
-    """Leave FOLDER/KIND with each part of the bundle FOLDER/whole; its first request came `first_offset_s` in."""
+    """Leave FOLDER/NAME with each part of the bundle FOLDER/whole; its first request came `first_offset_s` in."""
     whole = folder / "whole"
     rows = [json.loads(line) for line in (whole / "requests.jsonl").read_text().splitlines()]
     counters = [json.loads(line) for line in (whole / "counters.jsonl").read_text().splitlines()]
     zero_s = min(row["arrival_s"] for row in rows) - first_offset_s
     for part in parts:
-        bundle = folder / part.kind
+        bundle = folder / part.name
         bundle.mkdir()
         begin_s, end_s = zero_s + part.begin_s, zero_s + part.end_s
         _write(bundle / "requests.jsonl", [row for row in rows if begin_s <= row["arrival_s"] < end_s])
@@ -127,7 +141,7 @@ def _workers(wire: Wire, settings: Settings) -> Iterator[tuple[Process, Process,
 
 
 @contextmanager
-def _exporters(wire: Wire, pids: tuple[int, int]) -> Iterator[tuple[Process, ...]]:
+def _exporters(wire: Wire, pids: tuple[int, int]) -> Iterator[None]:
     running: list[Process] = []
     try:
         for end, node, pid in ((wire.a, PREFILL_NODE, pids[0]), (wire.b, DECODE_NODE, pids[1])):
@@ -147,7 +161,7 @@ def _exporters(wire: Wire, pids: tuple[int, int]) -> Iterator[tuple[Process, ...
         for end in wire.ends:
             wait = f"until [ -s {_FOLDER}/exporter.address ]; do sleep 0.2; done"
             end.machine.run(wait, _START_S, check=True)
-        yield tuple(running)
+        yield
     finally:
         for one in running:
             one.kill()
@@ -174,21 +188,28 @@ def _fault(wire: Wire, kind: str, prefill: Process, decode_pid: int) -> Iterator
             prefill.write(b"degrade none\n")
 
 
-def _fetch(wire: Wire, bundle: Path) -> None:
-    """Put both recordings together: decode's requests, both nodes' counters, each on its own clock."""
-    bundle.mkdir(parents=True)
-    metas = []
-    for end in wire.ends:
-        files = _files(end)
-        metas.append(json.loads(files.pop("meta.json")))
-        for name, content in files.items():
-            with (bundle / name).open("ab") as file:
-                file.write(content)
-    meta = metas[1] | {name: metas[0][name] | metas[1][name] for name in ("nodes", "metrics")}
-    (bundle / "meta.json").write_text(json.dumps(meta))
+class Recording:
+    """Both machines' recordings put together in one bundle: decode's requests, both nodes' counters on their clocks."""
 
+    def __init__(self, wire: Wire, bundle: Path) -> None:
+        bundle.mkdir(parents=True)
+        self._wire, self._bundle = wire, bundle
+        self._fetched: dict[tuple[str, str], int] = defaultdict(int)
 
-def _files(end: End) -> dict[str, bytes]:
-    folder = f"{_FOLDER}/bundle"
-    names = end.machine.run(["ls", folder], check=True).stdout.split()
-    return {name: end.machine.get(f"{folder}/{name}") for name in names}
+    def fetch(self) -> None:
+        """Add what was recorded since the last time, as far as the last whole line; raises LabError."""
+        metas = []
+        for end in self._wire.ends:
+            folder = f"{_FOLDER}/bundle"
+            for name in end.machine.run(["ls", folder], check=True).stdout.split():
+                if name == "meta.json":
+                    metas.append(json.loads(end.machine.get(f"{folder}/{name}")))
+                    continue
+                key = (end.machine.name, name)
+                added = end.machine.run(["tail", "-c", f"+{self._fetched[key] + 1}", f"{folder}/{name}"], check=True)
+                lines = added.stdout[: added.stdout.rfind("\n") + 1].encode()
+                self._fetched[key] += len(lines)
+                with (self._bundle / name).open("ab") as file:
+                    file.write(lines)
+        meta = metas[1] | {name: metas[0][name] | metas[1][name] for name in ("nodes", "metrics")}
+        (self._bundle / "meta.json").write_text(json.dumps(meta))

@@ -18,9 +18,10 @@ def test_each_part_has_its_requests_and_the_counters_around_it(tmp_path: Path) -
     whole.joinpath("requests.jsonl").write_text("".join(f'{{"arrival_s": {at}}}\n' for at in reversed(arrivals)))
     whole.joinpath("counters.jsonl").write_text("".join(f'{{"time_s": {zero_s + t}}}\n' for t in range(-5, 30)))
     whole.joinpath("meta.json").write_text('{"schema": "kvdiag.bundle/1"}')
-    cut(tmp_path, (Part("none", 0.0, 5.0, 10.0), Part("loss", 10.0, 15.1, 20.0)), first_offset_s=0.5)
-    assert sorted(row["arrival_s"] for row in lines(tmp_path / "loss/requests.jsonl")) == arrivals[10:]
-    assert len(lines(tmp_path / "none/requests.jsonl")) == 10
-    times = [row["time_s"] - zero_s for row in lines(tmp_path / "loss/counters.jsonl")]
+    parts = (Part("0-none", "none", 0.0, 5.0, 10.0), Part("1-loss", "loss", 10.0, 15.1, 20.0))
+    cut(tmp_path, parts, first_offset_s=0.5)
+    assert sorted(row["arrival_s"] for row in lines(tmp_path / "1-loss/requests.jsonl")) == arrivals[10:]
+    assert len(lines(tmp_path / "0-none/requests.jsonl")) == 10
+    times = [row["time_s"] - zero_s for row in lines(tmp_path / "1-loss/counters.jsonl")]
     assert (min(times), max(times)) == (10 - MARGIN_S, 20 + MARGIN_S - 1)
-    assert (tmp_path / "none/meta.json").read_text() == (whole / "meta.json").read_text()
+    assert (tmp_path / "0-none/meta.json").read_text() == (whole / "meta.json").read_text()

@@ -27,7 +27,7 @@ from kvdiag_probes.demo.channel import (
     Registered,
     Served,
 )
-from kvdiag_probes.demo.settings import DECODE_NODE, PREFILL_NODE, Settings
+from kvdiag_probes.demo.settings import DECODE_NODE, POLL_S, PREFILL_NODE, Settings
 from kvdiag_probes.demo.transport import Target
 from kvdiag_probes.demo.workload import FIRST_STEP_S, SLOT_BYTES, TOKEN_BYTES
 
@@ -90,10 +90,13 @@ class Request:
 class Decoder:
     """The requests under way on this side."""
 
-    def __init__(self, targets: Sequence[Target], peer: Channel, rows: TextIO, ahead_ns: int = 0) -> None:
+    def __init__(
+        self, targets: Sequence[Target], peer: Channel, rows: TextIO, ahead_ns: int = 0, poll_s: float = POLL_S
+    ) -> None:
         self.served: int | None = None
         self.written = 0
-        self._targets, self._peer, self._rows, self._ahead_ns = targets, peer, rows, ahead_ns
+        self._targets, self._peer, self._rows = targets, peer, rows
+        self._ahead_ns, self._poll_s = ahead_ns, poll_s
         self._requests: dict[int, Request] = {}
         self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
 
@@ -126,7 +129,7 @@ class Decoder:
     def wait_s(self) -> float:
         """How long nothing needs to be done unless a message comes, seconds."""
         if any(request.arrived_ns is None for request in self._requests.values()):
-            return worker.POLL_S
+            return self._poll_s
         due_ns = [r.arrived_ns for r in self._requests.values() if r.arrived_ns is not None and not r.first_token_ns]
         if not due_ns:
             return _IDLE_S
@@ -178,14 +181,14 @@ def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: C
         peer.send(target.endpoint())
     orchestrator.send(Ready())
     with Path(settings.records).open("a", encoding="utf-8") as rows:
-        decoder = Decoder(targets, peer, rows, settings.clock_offset_ns)
+        decoder = Decoder(targets, peer, rows, settings.clock_offset_ns, settings.poll_s)
         watched: Sequence[Channel] = (peer, orchestrator)
         while not decoder.finished:
             decoder.step()
             for _ in orchestrator.poll():
                 pass
             wait_s = decoder.wait_s()
-            if wait_s > worker.POLL_S:
+            if wait_s > settings.poll_s:
                 select.select(watched, [], [], wait_s)
             else:
                 time.sleep(wait_s)

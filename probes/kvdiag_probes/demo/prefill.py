@@ -68,11 +68,12 @@ def timeline(requests: tuple[Request, ...], begin_ns: int) -> deque[Computed]:
 class Pusher:
     """Moves one request after the other out of the pool, one at a time; `fault` is what it does wrong."""
 
-    def __init__(self, initiators: Sequence[Initiator], peer: Channel, seed: int) -> None:
+    def __init__(self, initiators: Sequence[Initiator], peer: Channel, settings: Settings) -> None:
         self.fault = ""
         self._initiators, self._peer = initiators, peer
-        self._tidy, self._fragmented = Ring(scattered=False), Ring(scattered=True, seed=seed)
+        self._tidy, self._fragmented = Ring(scattered=False), Ring(scattered=True, seed=settings.seed)
         self._staging_bytes = 0
+        self._poll_s = settings.poll_s
         self._under_way: tuple[int, Transfer, bool] | None = None
 
     @property
@@ -138,7 +139,7 @@ class Pusher:
             self.reap()
             if time.monotonic() > deadline_s:
                 raise UnavailableError(f"a transfer did not end in {worker.PATIENCE_S:g} s")
-            time.sleep(worker.POLL_S)
+            time.sleep(self._poll_s)
 
 
 def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: Configure) -> None:
@@ -147,7 +148,7 @@ def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: C
     for initiator in initiators:
         peer.send(initiator.endpoint())
         initiator.connect(_expect(peer, Endpoint))
-    pusher = Pusher(initiators, peer, settings.seed)
+    pusher = Pusher(initiators, peer, settings)
     pusher.rehearse()
     orchestrator.send(Ready())
     begin = orchestrator.receive(BEGIN_WITHIN_S)
@@ -164,7 +165,7 @@ def serve(settings: Settings, orchestrator: Channel, peer: Channel, configure: C
             pusher.push(ready.request.number, ready.request.tokens, (ready.arrival_ns, ready.start_ns, ready.end_ns))
         pusher.reap()
         if pusher.busy:
-            time.sleep(worker.POLL_S)
+            time.sleep(settings.poll_s)
         elif waiting:
             left_s = (waiting[0].end_ns - time.monotonic_ns()) / 1e9
             select.select([orchestrator], [], [], max(left_s, 0.0))

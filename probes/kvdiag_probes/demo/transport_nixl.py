@@ -97,7 +97,13 @@ class NixlInitiator(_Agent):
 
 class NixlTarget(_Agent):
     def load(self, metadata: bytes) -> None:
-        self.agent.add_remote_agent(metadata)
+        try:
+            self.agent.add_remote_agent(metadata)
+        except Exception as error:
+            # Over RDMA memory that is registered anew has a new key, and NIXL takes no second one for the same address.
+            # What was loaded before stays, and nothing here reads the peer's staging buffers.
+            if type(error).__name__ != "nixlNotAllowedError":
+                raise
 
     def arrivals(self) -> Sequence[int]:
         messages = self.agent.get_new_notifs()

@@ -14,8 +14,6 @@ from kvdiag_probes.demo.settings import Settings
 
 PATIENCE_S = 90.0
 """An emulated machine takes that long to start and to connect; the orchestrator's own limits are shorter."""
-POLL_S = 0.0002
-"""Pause between two looks at a transfer under way: an engine's own loop is no finer."""
 
 Serve = Callable[[Settings, Channel, Channel, Configure], None]
 
