@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdiag.attribution.frame import Floats, Frame, Role
+from kvdiag.attribution.columns import Columns
+from kvdiag.attribution.frame import Floats, Frame, Mask, Role
 
 BEST_FIT = 0.25
 """The recursion must reproduce the recorded waits within a quarter of their mean, or the server is not such a queue."""
@@ -90,6 +91,25 @@ def held_seconds(frame: Frame, waiting: str, until: str) -> Floats:
     """Return the seconds from the end of the wait to the end of the stage `until`."""
     held: Floats = frame.stages.seconds[:, held_stages(frame, waiting, until)].sum(axis=1)
     return held
+
+
+def above_usual(frame: Frame, columns: Columns, stage: int) -> Floats:
+    """Return each request's seconds of a stage above what the baseline needed for its tokens and bytes, at least 0."""
+    usual = columns.matrix[:, [0, *(columns.drivers.start + j for j in columns.stage_drivers[stage])]]
+    seconds = frame.stages.seconds[:, stage]
+    line, *_ = np.linalg.lstsq(usual[~frame.incident], seconds[~frame.incident], rcond=None)
+    above: Floats = np.maximum(seconds - usual @ line, 0.0)
+    return above
+
+
+def taken(above: Floats, touched: Mask, booked: float) -> Floats:
+    """Return `booked` seconds as the `touched` requests had them: a stall is one request's, and others wait behind it.
+
+    A dose says what a request got on average; where waits are recomputed, who was kept how long decides.
+    """
+    whole = float(above[touched].sum())
+    share = min(1.0, max(booked, 0.0) / whole) if whole > 0 else 0.0
+    return np.where(touched, share * above, 0.0)
 
 
 def pushed_wait(frame: Frame, occupancy: Occupancy, removed: Floats) -> Floats:

@@ -13,7 +13,14 @@ from kvdiag.attribution.clocks import Offset, find_offsets
 from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
 from kvdiag.attribution.frame import Frame, build_frame, standing_frame
 from kvdiag.attribution.ledger import solve
-from kvdiag.attribution.occupancy import Occupancy, find_occupancies, held_stages, pushed_wait
+from kvdiag.attribution.occupancy import (
+    Occupancy,
+    above_usual,
+    find_occupancies,
+    held_stages,
+    pushed_wait,
+    taken,
+)
 from kvdiag.attribution.split import Split, choose_split, perhaps
 from kvdiag.attribution.tail import tail_change
 from kvdiag.attribution.variance import split_variance
@@ -153,9 +160,12 @@ def _pushes(
         held = held_stages(frame, occupancy.waiting, occupancy.until)
         point = solve(columns, (base.T @ base)[None], (incident.T @ incident)[None], held)
         seconds = row_seconds(frame, columns, point)
+        above = {s: above_usual(frame, columns, s) for s in held}
         for index, mechanism in enumerate(found):
             if mechanism.active_dose is not None and point.excess[0, index] > 0:
-                removed = np.where(frame.incident, seconds[:, index], 0.0)
+                touched = frame.incident & (seconds[:, index] > 0)
+                booked = {s: float(point.by_stage[0, s, index]) * float(frame.incident.sum()) for s in held}
+                removed = sum((taken(above[s], touched, booked[s]) for s in held), np.zeros(frame.rows))
                 pushes[occupancy.waiting, index] = pushed_wait(frame, occupancy, removed)
         served |= {occupancy.waiting}
     return pushes, served

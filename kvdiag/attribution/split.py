@@ -12,7 +12,8 @@ from kvdiag.derive.stages import WITHOUT_QUEUE, StageMatrix
 from kvdiag.errors import UsageError
 from kvdiag.model.bundle import Bundle, CounterSeries
 
-SENT_AGAIN = ("nic.retransmits", "nic.ack_timeouts")
+TELLING = ("nic.retransmits", "nic.ack_timeouts", "host.tcp_rx_bytes")
+"""Next to nothing until packets are lost, or go over TCP instead of RDMA."""
 PERHAPS = 1.0
 """Few requests, or a fault that comes in bursts, make no change point. From this statistic on (chance makes one in four
 recordings) its place is worth a try: what is named against what came before needs evidence of its own."""
@@ -57,7 +58,7 @@ def choose_split(
     if announced is not None and first < announced <= last:
         return Split(announced, f"announced with the recording: {_offset(announced, arrival)}")
     why = "" if announced is None else "; the announced start lies outside the recorded arrivals"
-    change, candidate = strongest_change(stages, arrival, _lost(bundle))
+    change, candidate = strongest_change(stages, arrival, _telling(bundle))
     if change is not None:
         return _between_changes(stages, arrival, change, why)
     if candidate is None:
@@ -78,12 +79,12 @@ def perhaps(split: Split) -> Split | None:
     return Split(one.split_s, f"{how}; but what is named below changed with it", one, one.stop_s)
 
 
-def _lost(bundle: Bundle) -> dict[str, Callable[[Floats], Floats]]:
-    """Return the totals over time of what was sent again at each port: next to nothing until packets are lost."""
+def _telling(bundle: Bundle) -> dict[str, Callable[[Floats], Floats]]:
+    """Return the totals over time of each node's and port's TELLING counters."""
     return {
         " ".join(filter(None, (one.metric, "@", one.node, one.device))): partial(_total, one)
         for one in bundle.series
-        if one.metric in SENT_AGAIN and int(np.isfinite(one.value).sum()) > 1
+        if one.metric in TELLING and int(np.isfinite(one.value).sum()) > 1
     }
 
 

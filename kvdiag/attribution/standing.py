@@ -12,7 +12,7 @@ import numpy as np
 from kvdiag.attribution.batching import Batching, batching
 from kvdiag.attribution.blocks import Moments, moments
 from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Load
-from kvdiag.attribution.causes.layout_fragmented import LARGE_DESCRIPTOR, SMALL_DESCRIPTOR
+from kvdiag.attribution.causes.layout_fragmented import MOST_SECONDS, surplus
 from kvdiag.attribution.columns import Columns, Mechanism, build_columns
 from kvdiag.attribution.frame import BEST_TENTH, CONTENTION, Floats, Frame
 from kvdiag.attribution.ledger import QUEUE, Ledger, solve
@@ -68,8 +68,7 @@ def expected_stages(frame: Frame, hits: HitWaves | Missing) -> Floats:
             slope = CONTENTION * float(np.quantile(values[moved] / size[moved], BEST_TENTH))
             expected[:, s] = np.where(known, size * min(slope, _slowest(frame)), 0.0)
             if name == "post_s":
-                share = _contiguous(frame, size)
-                expected[:, s] = np.where(share < 1, np.minimum(expected[:, s], values * share), expected[:, s])
+                expected[:, s] = np.minimum(expected[:, s], _contiguous(frame, size, values))
         elif name == "prefill_s":
             own, beside = _token_seconds(frame, values)
             batches = batching(frame)
@@ -80,17 +79,18 @@ def expected_stages(frame: Frame, hits: HitWaves | Missing) -> Floats:
     return expected
 
 
-def _contiguous(frame: Frame, size: Floats) -> Floats:
-    """Return the share of its posting seconds that a request of small descriptors needs with contiguous blocks.
+def _contiguous(frame: Frame, size: Floats, posting: Floats) -> Floats:
+    """Return what each request's posting seconds would be with contiguous blocks (infinite where they are, or unknown).
 
-    Posting is work per descriptor, so the share is that of the descriptors; 1 where they are large or unknown.
+    Posting is work per descriptor, so they shrink in proportion, but by no more than descriptors can cost.
     """
     descriptors = frame.number("descriptors")
     if descriptors is None:
-        return np.ones(frame.rows)
-    small = (descriptors > 0) & (size < SMALL_DESCRIPTOR * descriptors)
-    share: Floats = np.where(small, np.maximum(size / LARGE_DESCRIPTOR, 1) / np.maximum(descriptors, 1), 1.0)
-    return share
+        return np.full(frame.rows, np.inf)
+    fragments = surplus(descriptors, size)
+    kept = 1 - fragments / np.maximum(descriptors, 1)
+    shrunk: Floats = np.maximum(posting * kept, posting - MOST_SECONDS * fragments)
+    return np.where(fragments > 0, shrunk, np.inf)
 
 
 def _slowest(frame: Frame) -> float:

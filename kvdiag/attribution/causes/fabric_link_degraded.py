@@ -4,6 +4,7 @@ import numpy as np
 
 from kvdiag.attribution.causes.base import SEEN, SHAPE, UNCLEAR, Cause, Dose, Floats, by_wire_time, positive
 from kvdiag.attribution.causes.fabric_loss import METRICS as LOSS
+from kvdiag.attribution.causes.fabric_tcp_fallback import tcp_share
 from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
 from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
 from kvdiag.attribution.frame import Frame, Role
@@ -18,6 +19,9 @@ SHARP = 0.88
 first; below that, loss or another way may look alike, and what counters show of them explains first."""
 LEAST_SEEN = 0.7
 """A NIC that sees less than 70 % of its former share of the bytes was not their way any more."""
+MOST_TCP = 0.25
+"""Where more than a quarter of the bytes around a node's transfers came over TCP, its goodput is TCP's. A NIC that
+counts Ethernet frames sees those bytes as well, so all of them are a half."""
 MOST_COEFFICIENT = 20.0
 """A slow link also queues its own transfers: allow up to twenty times the bare serialisation time."""
 
@@ -133,13 +137,15 @@ def _longer_way(frame: Frame, host: float, lines: list[Evidence]) -> tuple[Float
 
 
 def _elsewhere(frame: Frame, role: Role, node: str) -> bool:
-    """Whether the node's NIC saw much less of the requests' bytes than before: they took another way, such as TCP."""
+    """Whether the requests' bytes took another way than before: TCP, or one on which the node's NIC saw much fewer."""
+    tcp, labels = tcp_share(frame), frame.nodes(role)
+    here = labels.codes == labels.names.index(node)
+    if tcp is not None and float(tcp[here & frame.incident].mean()) > MOST_TCP:
+        return True
     size = frame.number("bytes")
     rate = frame.rates("nic.rx_bytes" if role == "decode" else "nic.tx_bytes").get(node)
     if size is None or rate is None or not rate.base > 0:
         return False
-    labels = frame.nodes(role)
-    here = labels.codes == labels.names.index(node)
     # By when they had come: where they pile up, many come only after the period in which they were asked for.
     come_s = frame.arrival_s + frame.stages.ttft_s
     carried = [
