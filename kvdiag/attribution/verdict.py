@@ -143,7 +143,7 @@ def assess(
     )
     large = tuple((point.excess[0, :-1] > bar * base_mean).tolist())
     critical = np.maximum(point.excess[0] / base_mean, tail / max(base_p99, 1e-12)) >= CRITICAL
-    order = _order(columns, score[:-1], large if standing else passes, critical | standing)
+    order = ranking(columns, score[:-1], point.excess[0, :-1], large if standing else passes, critical | standing)
     order = _after(order, secondary, passes)
     counted = relative[:, [i for i, one in enumerate(columns.mechanisms) if not (standing and one.cause.workload)]]
     return Assessment(
@@ -210,13 +210,18 @@ def _leads(columns: Columns, relative: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def _order(columns: Columns, score: Floats, passes: tuple[bool, ...], critical: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Rank by score; a fault that `passes` goes before workload drift up to OVERSHADOWED times its size, or any."""
+def ranking(
+    columns: Columns, score: Floats, excess: Floats, passes: tuple[bool, ...], critical: NDArray[np.bool_]
+) -> tuple[int, ...]:
+    """Rank by score; a fault that `passes` goes before workload drift up to OVERSHADOWED times its size, or any.
+
+    What made the mean shorter comes last, whatever it did to the tail.
+    """
     leads = [
         ok and not one.cause.workload and (bool(critical[i]) or score[i] * OVERSHADOWED >= score.max())
         for i, (one, ok) in enumerate(zip(columns.mechanisms, passes, strict=True))
     ]
-    return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], -score[i])))
+    return tuple(sorted(range(len(score)), key=lambda i: (not leads[i], bool(excess[i] < 0), -score[i])))
 
 
 def _explained(columns: Columns, point: Ledger) -> Floats:

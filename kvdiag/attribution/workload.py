@@ -120,7 +120,9 @@ def expected_co_batch(frame: Frame) -> Floats | None:
     """Return the co-batched tokens that the baseline would show at the request's own prefill load, or None.
 
     Per prefill node and 20 s, the baseline's mean co-batched tokens are regressed on the node's token rate and its
-    square; engine.prefill_tokens (unsampled) gives the rate where recorded, else the rows.
+    square; engine.prefill_tokens (unsampled) gives the rate where recorded, else the rows. How many come while a batch
+    computes follows that rate; how many tokens they bring follows their length as well: hence times the ratio of the
+    periods' mean tokens.
     """
     extra = co_batch(frame)
     tokens = frame.number("uncached_tokens")
@@ -141,7 +143,8 @@ def expected_co_batch(frame: Frame) -> Floats | None:
     scale = max(float(rate[base].mean()), 1e-9)
     columns = np.column_stack([np.ones(frame.rows), rate / scale, (rate / scale) ** 2])
     fit, *_ = np.linalg.lstsq(columns[base], extra[base], rcond=None)
-    expected: Floats = np.maximum(columns @ fit, 0.0)
+    longer = float(tokens[frame.incident].mean()) / max(float(tokens[base].mean()), 1e-9)
+    expected: Floats = np.maximum(columns @ fit, 0.0) * np.where(base, 1.0, longer)
     return expected
 
 

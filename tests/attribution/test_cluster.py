@@ -92,3 +92,12 @@ def test_a_chronic_fault_of_a_cluster_is_first() -> None:
 def test_the_same_world_is_simulated_alike() -> None:
     one, other = (record(Cluster(seed=3, faults={"fabric.loss": 1.0}))[0] for _ in range(2))
     assert np.array_equal(one.requests.numbers["ttft_s"], other.requests.numbers["ttft_s"])
+
+
+@pytest.mark.parametrize("cause", ["cache.prefix_miss", "workload.prompt_length"])
+def test_batches_of_longer_work_are_no_larger_batches(cause: str) -> None:
+    """What others in the batch compute grows with the work of each: it is booked to that, not to batching."""
+    bundle, truth = record(Cluster(seed=11, faults={cause: SIZES[cause]}, rate=10), Recorder(decoys=0))
+    excess = {one.id: one.excess_mean_s for one in diagnose(bundle).causes}
+    assert abs(excess["workload.prefill_batch"]) < 0.08 * truth.excess_mean_s
+    assert excess[cause] == pytest.approx(truth.excess_mean_s, rel=0.15)

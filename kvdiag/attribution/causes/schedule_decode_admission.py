@@ -1,12 +1,18 @@
 """schedule.decode_admission: the decode node has no room for the KV cache and lets requests wait."""
 
+from dataclasses import replace
+
 from kvdiag.attribution.causes.base import Cause, Dose, by_elimination, counter_dose
 from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.holding import longer_transfers
 from kvdiag.model.missing import Missing
 
 
 def dose(frame: Frame) -> Dose | Missing:
-    """Return the depth of the decode node's admission queue beyond the baseline."""
+    """Return the depth of the decode node's admission queue beyond the baseline.
+
+    Where transfers take much longer, what slows them explains first: it is why the space is not there.
+    """
     found = counter_dose(
         frame,
         "engine.admit_queue_depth",
@@ -17,7 +23,8 @@ def dose(frame: Frame) -> Dose | Missing:
         unit="requests waiting",
     )
     if isinstance(found, Dose):
-        return found
+        held = longer_transfers(frame)
+        return replace(found, last=bool(held), evidence=(*found.evidence, *held[:2]))
     return by_elimination(frame, "admit_s", "waiting for KV space", "engine.admit_queue_depth")
 
 

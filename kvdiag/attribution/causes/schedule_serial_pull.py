@@ -1,9 +1,12 @@
 """schedule.serial_pull: transfers wait for each other although the link could carry several."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvdiag.attribution.causes.base import Cause, Dose, counter_dose
 from kvdiag.attribution.frame import Frame
+from kvdiag.attribution.holding import longer_transfers
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -12,7 +15,18 @@ FEW_IN_FLIGHT = 1.6
 
 
 def dose(frame: Frame) -> Dose | Missing:
-    """Return the depth of the decode node's transfer queue beyond the baseline, where hardly any transfer ran."""
+    """Return the depth of the decode node's transfer queue beyond the baseline, where hardly any transfer ran.
+
+    Where transfers take much longer, what slows them explains first.
+    """
+    found = _queued(frame)
+    held = longer_transfers(frame) if isinstance(found, Dose) else ()
+    return (
+        replace(found, last=True, evidence=(*found.evidence, *held[:2])) if isinstance(found, Dose) and held else found
+    )
+
+
+def _queued(frame: Frame) -> Dose | Missing:
     found = counter_dose(
         frame,
         "engine.pull_queue_depth",
