@@ -99,6 +99,13 @@ STAGED_GAUGES = {
     ("vllm:num_requests_kv_fetch_by_stage", "waiting_to_start"): "engine.pull_queue_depth",
     ("vllm:num_requests_kv_fetch_by_stage", "in_progress"): "engine.pulls_in_flight",
 }
+CALLS = {
+    "kvdiag_rdma_call_seconds_count": ("reg.mr_registered", 1.0),
+    "kvdiag_rdma_call_seconds_sum": ("reg.mr_register_us", 1e6),
+}
+"""Of kvdiag's exporter with `kernel_timing`: exact, where counts of regions seen now and then miss short-lived ones."""
+REGISTERING = ("reg_mr", "reg_dmabuf_mr")
+"""Calls that register memory. Those that set up queue pairs are not all of them: UCX on mlx5 goes past create_qp."""
 STALLED = "kvdiag_host_stalled_seconds_total"
 """Of kvdiag's exporter, by resource; node_exporter has a name for each."""
 DECODES = ("vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_hits")
@@ -112,7 +119,7 @@ def wanted_names() -> tuple[str, ...]:
     """Return the names of all series that are of use, as Prometheus stores them."""
     whole = [f"{name}_{part}" for name in (*HISTOGRAMS, *PAIRED) for part in ("sum", "count")]
     gauges = {name for name, _ in STAGED_GAUGES}
-    return tuple(sorted({*whole, *COUNTERS, *gauges, *DECODES, STALLED}))
+    return tuple(sorted({*whole, *COUNTERS, *CALLS, *gauges, *DECODES, STALLED}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,8 @@ def _counted(one: Series) -> tuple[str, float]:
     """Return the counter's name in a bundle and its factor to that unit; an empty name where it is of no use."""
     if one.name == STALLED:
         return f"host.{one.labels.get('resource', '')}_stalled_us", 1e6
+    if one.name in CALLS:
+        return CALLS[one.name] if one.labels.get("call") in REGISTERING else ("", 1.0)
     return COUNTERS.get(one.name, (STAGED_GAUGES.get((one.name, one.labels.get("stage", "")), ""), 1.0))
 
 

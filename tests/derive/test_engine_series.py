@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvdiag.derive.counters import CounterBank
 from kvdiag.derive.engine_series import engine_series, node_of, wanted_names
 
 
@@ -95,6 +96,22 @@ def test_a_counter_that_two_names_give_is_used_once_per_node() -> None:
         ("nic.retransmits", "e"),
     ]
     assert next(one for one in found.counters if one.metric == "nic.link_gbps").value[0] == pytest.approx(100)
+
+
+def test_what_the_kernel_was_timed_at_is_evidence_of_registration() -> None:
+    def calls(part: str, call: str, engine: str, step: float) -> One:
+        labels = {"node": "p", "engine": engine, "call": call}
+        return One(f"kvdiag_rdma_call_seconds_{part}", labels, np.array([0.0, step, 2 * step]))
+
+    kinds = [("reg_mr", "a"), ("reg_mr", "b"), ("reg_dmabuf_mr", "a"), ("dereg_mr", "a"), ("create_qp", "a")]
+    series = [calls(part, *kind, step) for part, step in (("sum", 0.25), ("count", 30.0)) for kind in kinds]
+    found = engine_series([*series, _growing("kvdiag_rdma_memory_regions_seen_total", {"node": "p"})])
+    assert {one.metric for one in found.counters} == {"reg.mr_registered", "reg.mr_register_us"}
+    bank = CounterBank(found.counters, found.metrics)
+    # Two kinds of call and two engines: 3 × 30 registrations in 15 s, each 1/120 s; no regions that were only seen.
+    assert bank.mean("reg.mr_registered", "p", 0.0, 15.0) == pytest.approx(6.0)
+    assert bank.mean("reg.mr_register_us", "p", 0.0, 15.0) == pytest.approx(50_000.0)
+    assert {f"kvdiag_rdma_call_seconds_{part}" for part in ("sum", "count")} <= set(wanted_names())
 
 
 def test_pressure_of_hosts_comes_from_either_exporter() -> None:
