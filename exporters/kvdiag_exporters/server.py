@@ -183,6 +183,8 @@ class _Server(BoundedConnections, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     timeout = _IDLE_S
+    # An answer is sent at once: unbuffered, each header would be a system call and a packet of its own.
+    wbufsize = 1 << 16
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
         _log.debug("%s %s", self.client_address[0], format % args)
