@@ -26,6 +26,9 @@ BEST_TENTH = 0.1
 """Without a baseline, what a byte costs is read off the best tenth of transfers, and ..."""
 CONTENTION = 1.25
 """... the mean of healthy transfers lies a quarter above it: they share links (1.05 to 1.35 in simulated clusters)."""
+MOST_SLOWNESS = 4.0
+"""Where the link's speed is known, no more than four times the bytes' bare time is taken for healthy (simulated
+clusters: 1.7 to 2.6 in the best tenth, all stages of the transfer together)."""
 MANY_ROWS = 200_000
 WINDOWS_KEPT = 2
 """Of the intervals around the rows' transfers, by side and width: those of a million rows take 60 MB."""

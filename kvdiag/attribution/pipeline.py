@@ -57,7 +57,17 @@ def diagnose(
         return found
     # The change was only found, not announced: perhaps both sides of it are bad.
     throughout = whole_period(frame.throughout(), split, seed)
-    return throughout if throughout.verdict.status == "cause" else found
+    return throughout if throughout.verdict.status == "cause" and not _outweighs(found, throughout) else found
+
+
+def _outweighs(change: Diagnosis, standing: Diagnosis) -> bool:
+    """Whether a change that nothing explains costs more than the cause that was there all along, over all requests."""
+    if change.verdict.status != "abstain" or change.baseline is None or change.incident is None:
+        return False
+    rows = change.baseline.requests + change.incident.requests
+    rise_s = (change.incident.mean_s - change.baseline.mean_s) * change.incident.requests / rows
+    named = next(one for one in standing.causes if one.id == standing.verdict.cause)
+    return rise_s > named.excess_mean_s
 
 
 def _perhaps_changed(

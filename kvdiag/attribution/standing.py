@@ -14,7 +14,7 @@ from kvdiag.attribution.blocks import Moments, moments
 from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Load
 from kvdiag.attribution.causes.layout_fragmented import MOST_SECONDS, surplus
 from kvdiag.attribution.columns import Columns, Mechanism, build_columns
-from kvdiag.attribution.frame import BEST_TENTH, CONTENTION, Floats, Frame
+from kvdiag.attribution.frame import BEST_TENTH, CONTENTION, MOST_SLOWNESS, Floats, Frame
 from kvdiag.attribution.ledger import QUEUE, Ledger, solve
 from kvdiag.attribution.nnls import bounded_least_squares
 from kvdiag.attribution.waves import HitWaves, arrival_waves, hit_waves, length_waves, windows
@@ -26,9 +26,6 @@ NOT_AT_ALL = ("admit_s", "setup_s", "register_s", "handle_s")
 """Stages that a warmed-up deployment does not have."""
 WAITING = ("pull_wait_s", "pre_transfer_s")
 PER_BYTE = ("post_s", "wire_s", "transfer_s", "kv_wait_s")
-MOST_SLOWNESS = 4.0
-"""Where the link's speed is known, no more than four times the bytes' bare time is taken for healthy (simulated
-clusters: 1.7 to 2.6 in the best tenth, all stages of the transfer together)."""
 WIDER = (0.7, 1.4)
 """An interval's ends are moved out by these factors: the expectation itself is uncertain by about a third."""
 PENALTY = 8.0

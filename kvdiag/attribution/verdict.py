@@ -11,6 +11,7 @@ from kvdiag.attribution.changepoint import bridge_tail
 from kvdiag.attribution.columns import Columns
 from kvdiag.attribution.frame import Floats
 from kvdiag.attribution.ledger import QUEUE, Ledger
+from kvdiag.attribution.more_work import SHIFT, more_work
 from kvdiag.attribution.occupancy import WAITS
 from kvdiag.attribution.split import Split
 from kvdiag.attribution.tail import TailChange
@@ -37,13 +38,13 @@ _ROUNDING_S = 1e-6
 """What sums of many seconds may be off by, and nothing to a TTFT."""
 CRITICAL = 0.10
 """From 10 % of the baseline's mean or p99 TTFT a named cause is critical, below it a warning."""
-SHIFT = 3.0
-"""Mean prompt lengths of two samples differ by chance; three standard errors are chance once in seven hundred."""
 OVERSHADOWED = 3.0
 """Load and prompt lengths always drift; a fault is the news unless the drift is three times its size, or in any case
 where the fault itself is critical: repairing it helps at once, however much the load grew beside it."""
 STANDING_UNEXPLAINED = 0.10
 """Without a baseline, seconds above expectation are reported from a tenth of the expected mean on."""
+SUSPECT = 0.10
+"""Of a change that nothing may be named for, a cause of a tenth of it or more is told as suspected."""
 UNEXPLAINED = 0.05
 """A rise of 5 % of mean TTFT that no cause explains is reported as such; smaller ones are ordinary variation."""
 
@@ -264,9 +265,11 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99
         )
     unexplained, low = float(point.excess[0, -1]), float(found.low[-1])
     if found.total_low > UNEXPLAINED * base_mean and total > UNEXPLAINED * base_mean:
-        suspects = [i for i in found.order if point.excess[0, i] > MATERIAL * base_mean]
+        bar = max(MATERIAL * base_mean, SUSPECT * total)
+        suspects = [i for i in found.order if point.excess[0, i] > bar]
         names = ", ".join(f"{columns.mechanisms[i].cause.id} ({_ms(point.excess[0, i])})" for i in suspects[:3])
         reason = f"{change}, and no cause could be named with confidence: unexplained {_ms(unexplained)}"
+        reason += more_work(columns.mechanisms)
         return Verdict(
             status="abstain",
             cause=None,

@@ -4,10 +4,11 @@ import numpy as np
 
 from kvdiag.attribution.causes.base import SEEN, SHAPE, UNCLEAR, Cause, Dose, Floats, by_wire_time, positive
 from kvdiag.attribution.causes.fabric_loss import METRICS as LOSS
+from kvdiag.attribution.causes.fabric_tcp_fallback import dose as tcp_dose
 from kvdiag.attribution.causes.fabric_tcp_fallback import tcp_share
 from kvdiag.attribution.causes.layout_fragmented import dose as layout_dose
-from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown
-from kvdiag.attribution.frame import Frame, Role
+from kvdiag.attribution.ceiling import goodput_ceilings, host_slowdown, standing_ceilings
+from kvdiag.attribution.frame import MOST_SLOWNESS, Frame, Role
 from kvdiag.attribution.latency import transfer_floors
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
@@ -78,13 +79,13 @@ def reported_slowness(frame: Frame) -> tuple[Floats, list[Evidence]]:
 
 def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
     """Return slowness, evidence, why there is none, and whether every slow ceiling is SHARP."""
-    if frame.standing:
-        return np.zeros(frame.rows), [], "there is no baseline to compare the goodput of large transfers with", False
     if frame.windowed:
         return np.zeros(frame.rows), [], "means over windows show no ceiling of single transfers", False
     layout = layout_dose(frame)
     if isinstance(layout, Dose) and layout.moved:
         return np.zeros(frame.rows), [], "descriptors per byte changed, so goodput says nothing about the link", False
+    if frame.standing:
+        return _held_below_the_link(frame)
     slow, lines, sharp = np.zeros(frame.rows), list[Evidence](), list[bool]()
     host = host_slowdown(frame)
     ceilings = goodput_ceilings(frame)
@@ -112,6 +113,31 @@ def _observed(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
     if not sharp:
         slow, lines = _longer_way(frame, host, lines)
     return slow, lines[:3], "", bool(sharp) and all(sharp)
+
+
+def _held_below_the_link(frame: Frame) -> tuple[Floats, list[Evidence], str, bool]:
+    """Return the same without a baseline, from nodes whose transfers run into a limit far below the link's speed."""
+    slow, lines = np.zeros(frame.rows), list[Evidence]()
+    ceilings = standing_ceilings(frame)
+    if isinstance(ceilings, Missing):
+        return slow, [], str(ceilings.missing), False
+    fallback = tcp_dose(frame)
+    if isinstance(fallback, Dose) and fallback.moved:
+        return slow, [], "the bytes take another way, so their goodput says nothing about the link", False
+    for ceiling in ceilings:
+        labels = frame.nodes(ceiling.role)
+        rows = labels.codes == labels.names.index(ceiling.node)
+        slow[rows] = np.maximum(slow[rows], ceiling.before / MOST_SLOWNESS / ceiling.after - 1)
+        lines.append(
+            Evidence(
+                name=f"goodput of large transfers @ {ceiling.node}, best tenth",
+                value=f"{ceiling.after / 1e6:,.4g} MB/s on a link that reports {ceiling.before / 1e6:,.4g} MB/s; its "
+                f"middle at {ceiling.narrowness:.0%} of that",
+                source="requests, bytes / wire seconds of busy periods; counters, nic.link_gbps",
+                threshold=ceiling.rule,
+            )
+        )
+    return slow, lines[:3], "", bool(lines)
 
 
 def _longer_way(frame: Frame, host: float, lines: list[Evidence]) -> tuple[Floats, list[Evidence]]:
