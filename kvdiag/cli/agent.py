@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kvdiag.cli._flags import GidIndex, Port, TlsKey
 from kvdiag.cli._output import Format, FormatOption, require
 
 
@@ -18,13 +19,13 @@ def agent(
         Path | None, typer.Option(help="File holding the token that probes must present; default: KVDIAG_TOKEN.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="This agent's certificate chain (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    tls_key: TlsKey = None,
     tls_ca: Annotated[
         Path | None, typer.Option(help="Demand a client certificate signed by this authority (PEM): mutual TLS.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="RDMA device to serve on; default: chosen by its GID.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=255, help="Port of the device.")] = None,
-    gid_index: Annotated[int | None, typer.Option(min=0, max=65535, help="GID table slot.")] = None,
+    port: Port = None,
+    gid_index: GidIndex = None,
     max_sessions: Annotated[int, typer.Option(min=1, max=64, help="Probes served at a time.")] = 8,
     max_buffer: Annotated[str, typer.Option(help="Memory exposed to all probes together.")] = "1GiB",
     idle: Annotated[float, typer.Option(min=1, max=3600, help="Seconds after which an idle session is freed.")] = 60.0,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdiag.cli._flags import Seed
 from kvdiag.cli._output import Format, FormatOption, require, stdout
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def diagnose(
             metavar="FILE", help="Also write requests, counters and events as a timeline (Perfetto opens it)."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap; the same seed gives the same numbers.")] = 0,
+    seed: Seed = 0,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Split TTFT variance over stages, name what changed it, or say that nothing did or that it cannot be told.

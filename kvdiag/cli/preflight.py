@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvdiag.cli._flags import GidIndex, Port
 from kvdiag.cli._output import require, stdout
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def preflight(
         bool, typer.Option("--transfer/--no-transfer", help="Move one verified block each way with each --peer.")
     ] = True,
     device: Annotated[str | None, typer.Option(help="RDMA device for that; default: chosen by its GID.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=255, help="Port of the device.")] = None,
-    gid_index: Annotated[int | None, typer.Option(min=0, max=65535, help="GID table slot.")] = None,
+    port: Port = None,
+    gid_index: GidIndex = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Longest wait for a peer, in seconds.")] = 30.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show passed and inapplicable checks too.")] = False,
     output: Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdiag.cli._flags import Seed
 from kvdiag.cli._output import Format, FormatOption, require, stdout
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def report(
     incident_end: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Of the one bundle: when it was over, if it was.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap; the same seed gives the same numbers.")] = 0,
+    seed: Seed = 0,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Write one self-contained HTML file: verdict first, then stages, causes, pairs, distributions and timelines.

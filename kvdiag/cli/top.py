@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdiag.cli._flags import TlsKey
 from kvdiag.cli._output import Format, FormatOption, require
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def top(
         typer.Option("--tls-ca", help="Authority of the exporters' certificates (PEM); default: the system's."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Client certificate (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key (PEM).")] = None,
+    tls_key: TlsKey = None,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Show pairs, engines, NICs, registration, queue pairs and findings of running exporters, live.

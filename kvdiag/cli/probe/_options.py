@@ -6,6 +6,10 @@ from typing import Annotated
 
 import typer
 
+from kvdiag.cli._flags import GidIndex as GidIndex
+from kvdiag.cli._flags import Port as Port
+from kvdiag.cli._flags import TlsKey as TlsKey
+
 
 class Operation(StrEnum):
     WRITE = "write"
@@ -70,11 +74,8 @@ RoundsOfTransfer = Annotated[
 Device = Annotated[
     str | None, typer.Option("--device", help="RDMA device, or several as rails: a,b; default: chosen by its GID.")
 ]
-Port = Annotated[int | None, typer.Option("--port", min=1, max=255, help="Port of the device.")]
-GidIndex = Annotated[int | None, typer.Option("--gid-index", min=0, max=65535, help="GID table slot.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The agent's token; default: KVDIAG_TOKEN.")]
 TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="Client certificate (PEM), for mutual TLS.")]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key (PEM).")]
 TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Authority of the agent's certificate (PEM): use TLS.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=600, help="Longest wait for the peer, in seconds.")]
 MaxP99 = Annotated[

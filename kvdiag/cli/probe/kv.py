@@ -32,6 +32,9 @@ class _Layout(StrEnum):
     NHD = "nhd"
 
 
+_Ranks = Annotated[int, typer.Option(min=1, max=1024, help="Tensor-parallel ranks.")]
+
+
 def register(app: typer.Typer) -> None:
     app.command()(kv)
 
@@ -59,8 +62,8 @@ def kv(
     tokens: Annotated[
         str, typer.Option("--tokens", help="Prompt lengths; of three or more, the fit must predict the middle one.")
     ] = "64,128,256",
-    prefill_tp: Annotated[int, typer.Option("--prefill-tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
-    decode_tp: Annotated[int, typer.Option("--decode-tp", min=1, max=1024, help="Tensor-parallel ranks.")] = 1,
+    prefill_tp: _Ranks = 1,
+    decode_tp: _Ranks = 1,
     pairs: Annotated[
         _Measured | None,
         typer.Option("--pairs", help="Of ranks: first, all together, or each and then all (default if TP differ)."),
