@@ -61,12 +61,14 @@ def _runs(
             done += 1
             load_before = about["load_after"]
     except LabError as error:
+        print(f"after {done} runs: {error}", file=sys.stderr)
         for kind in kinds[done:]:
             yield _failed(kind, error)
 
 
 def _failed(kind: str, error: Exception) -> dict[str, Any]:
-    return {"kind": kind, "status": "failed", "cause": None, "right": False, "reason": str(error)}
+    reason = str(error).splitlines()[-1]
+    return {"kind": kind, "status": "failed", "cause": None, "right": False, "reason": reason}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ PAUSE_S, PAUSE_EVERY_S = 0.4, 1.6
 INTERVAL_S = 2.0
 MARGIN_S = 3.0
 """The machines' clocks are up to a second apart."""
+TCP_DEVICE = "eth1"
+TCP_NETEM = "rate 10mbit limit 20000"
+"""Where TCP is what is left, it is often over the network of the hosts' management: a slower one."""
 SETTLE_S = 7.0
 """Between two kinds: what piled up drains, what was recorded is written out, and neither has a share in the next."""
 RATE, PROMPT_SCALE = 4.0, 1 / 32
@@ -66,12 +69,12 @@ def record(wire: Wire, kinds: Sequence[str], seed: int, seconds: float, folder: 
         telemetry_port=19400,
         records=f"{_FOLDER}/requests.jsonl",
         tls="rc",
-        tcp_device=wire.a.netdev if "tcp" in kinds else "",
+        tcp_device=TCP_DEVICE if "tcp" in kinds else "",
         prompt_scale=PROMPT_SCALE,
         poll_s=POLL_S,
     )
     first_s = draw(seed, RATE, settings.duration_s, scale=PROMPT_SCALE)[0].offset_s
-    with _workers(wire, settings) as (prefill, decode, pids), _exporters(wire, pids):
+    with _slow_network(wire), _workers(wire, settings) as (prefill, decode, pids), _exporters(wire, pids):
         for one in (prefill, decode):
             one.wait_for("^Ready", _START_S)
         prefill.write(b"begin 1\n")
@@ -118,6 +121,20 @@ def _write(path: Path, rows: Sequence[object]) -> None:
 
 def _sleep_until(monotonic_s: float) -> None:
     time.sleep(max(0.0, monotonic_s - time.monotonic()))
+
+
+@contextmanager
+def _slow_network(wire: Wire) -> Iterator[None]:
+    """Bring up the second cable, without RDMA, as a slower network."""
+    try:
+        for end, address in zip(wire.ends, ("10.2.0.1", "10.2.0.2"), strict=True):
+            up = f"ip link set {TCP_DEVICE} up && ip addr replace {address}/24 dev {TCP_DEVICE}"
+            end.machine.run(f"{up} && tc qdisc replace dev {TCP_DEVICE} root netem {TCP_NETEM}", check=True)
+        yield
+    finally:
+        for end in wire.ends:
+            down = f"tc qdisc del dev {TCP_DEVICE} root; ip addr flush dev {TCP_DEVICE}; ip link set {TCP_DEVICE} down"
+            end.machine.run(down)
 
 
 @contextmanager

@@ -96,14 +96,19 @@ class NixlInitiator(_Agent):
 
 
 class NixlTarget(_Agent):
+    _knows_all = True
+
     def load(self, metadata: bytes) -> None:
+        if not self._knows_all:
+            return
         try:
             self.agent.add_remote_agent(metadata)
         except Exception as error:
-            # Over RDMA memory that is registered anew has a new key, and NIXL takes no second one for the same address.
-            # What was loaded before stays, and nothing here reads the peer's staging buffers.
+            # Over RDMA memory that is registered anew has a new key. NIXL takes no second one for the same address, and
+            # no more of the peer after that; nothing here reads the peer's memory.
             if type(error).__name__ != "nixlNotAllowedError":
                 raise
+            self._knows_all = False
 
     def arrivals(self) -> Sequence[int]:
         messages = self.agent.get_new_notifs()
