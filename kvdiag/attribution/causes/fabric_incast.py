@@ -40,6 +40,8 @@ def dose(frame: Frame) -> Dose | Missing:
     gathers = [rise > LEAST_RISE and rise > LEAST_SKEW * whole for rise in rises]
     if len(rises) == 1:
         gathers = [rises[0] > LEAST_RISE]
+    if _one_sender(frame):
+        gathers = [False] * len(rises)
     rose = np.array([*gathers, False])[labels.codes]
     extra = positive(running - frame.reference("engine.pulls_in_flight", "decode"))
     nodes = [node for node, more in zip(labels.names, gathers, strict=True) if more]
@@ -53,11 +55,16 @@ def dose(frame: Frame) -> Dose | Missing:
     )
 
 
+def _one_sender(frame: Frame) -> bool:
+    """Whether all caches came from one prefill node: what one link brings is no fan-in."""
+    return len(frame.node_names("prefill")) == 1
+
+
 def _above_peers(frame: Frame, size: Floats, running: Floats) -> Dose | Missing:
     """Return transfer seconds times transfers in flight beyond the quiet peers', where more bytes go than to peers."""
     labels = frame.nodes("decode")
     offered = np.bincount(labels.codes + 1, weights=size, minlength=len(labels.names) + 1)[1:]
-    share = offered / max(float(offered.mean()), 1.0) if offered.size else offered
+    share = offered / max(float(offered.mean()), 1.0) if offered.size and not _one_sender(frame) else 0.0 * offered
     rose = np.array([*(share > LEAST_SHARE), False])[labels.codes]
     extra = positive(running - frame.reference("engine.pulls_in_flight", "decode", "base_high"))
     lines = tuple(
