@@ -8,6 +8,8 @@ from kvdiag.model.finding import Evidence, Severity
 from kvdiag.model.preflight import CheckResult, PreflightDocument, PreflightFinding, PreflightVerdict
 
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+_REPEATED = 3
+"""So many checks each give the reason that they share, so that a line can be looked for by its check."""
 _WIDEST = 44
 """Columns of evidence are aligned up to this width; a longer value pushes its own line only."""
 
@@ -81,15 +83,13 @@ def _table(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _results(text: Text, document: PreflightDocument, status: str, heading: str) -> None:
-    """Add the checks of a status; a reason that several of them share is said once, above them."""
+    """Add the checks of a status; a reason that many of them share is said once, above them."""
     chosen: list[CheckResult] = [result for result in document.checks if result.status == status]
     if chosen:
         text.append(f"\n{heading}\n", "bold")
         for detail in dict.fromkeys(result.detail for result in chosen):
             alike = [f"{result.code} {result.title}" for result in chosen if result.detail == detail]
-            if len(alike) == 1:
-                text.append(f"  {alike[0]}: {detail}\n")
-                continue
-            text.append(f"  {detail}:\n")
-            for name in alike:
-                text.append(f"    {name}\n")
+            if len(alike) <= _REPEATED:
+                text.append("".join(f"  {name}: {detail}\n" for name in alike))
+            else:
+                text.append("".join((f"  {detail}:\n", *(f"    {name}\n" for name in alike))))
