@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from kvdiag.errors import InputError, UsageError
+from kvdiag.sources.config_errors import explain
 from kvdiag_exporters.collectors.base import Engine
-from kvdiag_exporters.config_errors import explain
 from kvdiag_exporters.config_types import Text, Url, split_address
 from kvdiag_exporters.records.settings import RecordsConfig, otlp_address
 

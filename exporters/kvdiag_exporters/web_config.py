@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from kvdiag.errors import InputError, KvdiagError
 from kvdiag.sources.certificates import load_pair
-from kvdiag_exporters.config_errors import explain
+from kvdiag.sources.config_errors import explain
 
 MOST_REMEMBERED = 100
 """Logins remembered, as bcrypt takes a tenth of a second on purpose, and a scraper comes every few seconds."""

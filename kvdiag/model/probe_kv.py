@@ -122,3 +122,7 @@ class KvDocument(Document):
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
     failure: str | None = None
+
+    def sizes(self, operation: str) -> int:
+        """Return how many different amounts of bytes an operation's rows moved; a fit needs two to tell their cost."""
+        return len({row.bytes for row in self.rows if row.operation == operation})

@@ -53,7 +53,7 @@ def render(document: KvDocument) -> RenderableType:
         *([Text(f"geometry: {settings.model}")] if settings.model else []),
         Text(whole),
         parts.table(names, rows),
-        *(line for cost in document.costs for line in _cost(cost)),
+        *(line for cost in document.costs for line in _cost(cost, document.sizes(cost.operation))),
         *parts.proof(settings.transport, document.proof),
         *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
@@ -77,15 +77,17 @@ def _measured(document: KvDocument) -> str:
     return "all pairs together" if pair is None else f"ranks {pair[0]} -> {pair[1]}"
 
 
-def _cost(cost: KvCost) -> list[Text]:
+def _cost(cost: KvCost, sizes: int) -> list[Text]:
+    """Return the lines of a fit; rows of one size cannot tell what bytes cost from what is fixed."""
     model = cost.model
     per_byte = model.per_byte_s.value
-    lines = [
-        Text(
-            f"{cost.operation}: {_interval(model.fixed_s)} µs, {_interval(model.per_descriptor_s)} µs a descriptor, "
-            + (f"{1 / per_byte / parts.MIB:.0f} MiB/s of bytes" if per_byte else "bytes cost nothing measurable")
-        )
-    ]
+    descriptor = f"{_interval(model.per_descriptor_s)} µs a descriptor"
+    if sizes == 1:
+        fixed = "what these bytes cost and what is fixed are not told apart by one size: give more --tokens (256,2048)"
+        lines = [Text(f"{cost.operation}: {descriptor}; {fixed}")]
+    else:
+        bytes_ = f"{1 / per_byte / parts.MIB:.0f} MiB/s of bytes" if per_byte else "bytes cost nothing measurable"
+        lines = [Text(f"{cost.operation}: {_interval(model.fixed_s)} µs, {descriptor}, {bytes_}")]
     return lines + [
         Text(
             f"  {one.mode}, {one.tokens} tokens, {_ranks(one.pair)}, not used for the fit: predicted "

@@ -55,7 +55,7 @@ class JsonlTable:
 
     def __init__(self, path: Path, notes: list[str], required: tuple[str, ...] = ()) -> None:
         self.path = path
-        self._name = path.name
+        self._name = str(path)
         self._lines: list[int] = []
         records: list[dict[str, Any]] = []
         decoder = msgspec.json.Decoder(dict[str, Any])
@@ -73,7 +73,7 @@ class JsonlTable:
                 raise InputError(f"{path} line {number}: not a JSON object ({error}); correct or drop it") from None
             self._lines.append(number)
             if len(records) == 1:
-                _refuse_other_rows(f"{path.name} line {number}", records[0], required)
+                _refuse_other_rows(f"{path} line {number}", records[0], required)
         self.rows = len(records)
         self.names = tuple(dict.fromkeys(name for record in records for name in record))
         self._columns = {name: [record.get(name) for record in records] for name in self.names}
@@ -119,7 +119,7 @@ class ParquetTable:
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
         self.path = path
-        self._name = path.name
+        self._name = str(path)
         self._pa = pa
         self.rows = int(self._table.num_rows)
         self.names = tuple(self._table.column_names)

@@ -153,8 +153,10 @@ def _read_meta(folder: Path, notes: list[str]) -> _Meta:
     try:
         raw: Any = msgspec.json.decode(path.read_bytes())
         meta = msgspec.convert(raw, _Meta)
-    except msgspec.MsgspecError as error:
+    except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}; correct it, or remove it: the recording can be read without it") from None
     if "schema" not in raw:
         known = raw.keys() & set(_Meta.__struct_fields__)
         notes.append(

@@ -8,6 +8,7 @@ import msgspec
 
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_TABLE = (msgspec.inspect.StructType, msgspec.inspect.DataclassType)
 _STEP = re.compile(r"(?P<field>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -22,7 +23,7 @@ def explain(error: msgspec.ValidationError, root: type) -> str:
     if match["key"] and isinstance(expected, msgspec.inspect.DictType):
         declared = expected.key_type
     unknown = _UNKNOWN.fullmatch(what)
-    if unknown and isinstance(expected, msgspec.inspect.StructType):
+    if unknown and isinstance(expected, _TABLE):
         names = [one.encode_name for one in expected.fields]
         return f"{field}unknown field `{unknown['name']}`; {_nearest(unknown['name'], names)}"
     if what.startswith("Invalid enum value") and isinstance(expected, msgspec.inspect.LiteralType):
@@ -31,7 +32,7 @@ def explain(error: msgspec.ValidationError, root: type) -> str:
         wanted = _description(declared)
         return f"{field}give {wanted}" if wanted else f"{field}{what}"
     if isinstance(expected, msgspec.inspect.VarTupleType) and what.startswith("Expected `array`"):
-        if not isinstance(_plain(expected.item_type), msgspec.inspect.StructType):
+        if not isinstance(_plain(expected.item_type), _TABLE):
             return f"{field}{what}; put it into brackets: [...]"
         return f"{field}write each as a table of its own, headed [[{where}]] and not [{where}]"
     return f"{field}{what}"
@@ -47,7 +48,7 @@ def _type_at(root: type, where: str) -> msgspec.inspect.Type:
     declared = msgspec.inspect.type_info(root)
     for step in _STEP.finditer(where):
         found, inner = _plain(declared), None
-        if step["field"] and isinstance(found, msgspec.inspect.StructType):
+        if step["field"] and isinstance(found, _TABLE):
             inner = next((one.type for one in found.fields if one.encode_name == step["field"]), None)
         elif step["index"] and isinstance(found, msgspec.inspect.VarTupleType):
             inner = found.item_type

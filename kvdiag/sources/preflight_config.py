@@ -9,6 +9,7 @@ import msgspec
 
 from kvdiag.errors import InputError
 from kvdiag.model.waiver import Waiver
+from kvdiag.sources.config_errors import explain
 
 LIMIT_BYTES = 1 << 20
 _CODE = re.compile(r"[A-Za-z]{2,4}\d{3}")
@@ -37,6 +38,8 @@ def read(path: Path, flag: str = "--config") -> PreflightConfig:
         for position, entry in enumerate(parsed.get("waiver", ()) if isinstance(parsed.get("waiver"), list) else ()):
             _check_waiver(entry, f"{flag} {path}: waiver {position + 1}")
         return msgspec.convert(parsed, type=PreflightConfig)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{flag} {path}: {explain(error, PreflightConfig)}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{flag} {path}: {error}") from error
 

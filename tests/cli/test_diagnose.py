@@ -155,7 +155,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "requests.jsonl").write_text('{"request_id": "a", "arrival_s": 1, "ttft_s": -1, "wire_s": 0}\n')
     assert main(["diagnose", str(tmp_path)]) == 64
     error = capsys.readouterr().err
-    assert error.startswith("kvdiag: error: requests.jsonl line 1: ttft_s is -1")
+    assert error.startswith(f"kvdiag: error: {tmp_path}/requests.jsonl line 1: ttft_s is -1")
     assert error.count("\n") == 1
 
 

@@ -97,8 +97,9 @@ def test_the_file_selects_and_flags_win(config: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", "Object contains unknown field `x`"),
-        ("fail_on = 'never'", "Invalid enum value 'never' - at `$.fail_on`"),
+        ("x = 1", "unknown field `x`; the fields here are select, ignore, fail_on, waiver"),
+        ("ignroe = ['GID']", "unknown field `ignroe`; did you mean `ignore`?"),
+        ("fail_on = 'never'", "fail_on: Invalid enum value 'never'; give one of critical, warning"),
         ("[[waiver]]\ncode = 'GID001'\nreason = 'r'", "waiver 1: it has no expires; a waiver needs code, reason and"),
         ("[[waiver]]\ncode = 'GID001'\nexpires = 2026-01-01", "waiver 1: it has no reason"),
         ("[[waiver]]\ncode = 'GID001'\nreason = ' '\nexpires = 2026-01-01", "waiver 1: the reason is empty"),
@@ -108,7 +109,7 @@ def test_the_file_selects_and_flags_win(config: Path, capsys: pytest.CaptureFixt
             "waiver 1: expires = 'soon' is no date; write expires = YYYY-MM-DD",
         ),
         ("[[waiver]]\ncode = 'GID001'\nreason = 'r'\nexpires = 2026-01-01\nhots = 'a'", "unknown key 'hots'"),
-        ("waiver = 5", "Expected `array`, got `int` - at `$.waiver`"),
+        ("waiver = 5", "waiver: write each as a table of its own, headed [[waiver]] and not [waiver]"),
         ("waiver = [5]", "waiver 1: not a table"),
         ("a = ", "Invalid value (at end of document)"),
     ],

@@ -75,6 +75,13 @@ def test_a_malformed_line_is_named(tmp_path: Path) -> None:
         read_bundle(tmp_path)
 
 
+def test_a_meta_file_that_is_cut_off_is_named_with_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path, "requests.jsonl", [ROW])
+    (tmp_path / "meta.json").write_text('{"schema": "kv')
+    with pytest.raises(InputError, match=r"/meta\.json: .*truncated; correct it, or remove it: the recording can be"):
+        read_bundle(tmp_path)
+
+
 def test_a_line_that_its_writer_did_not_finish_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl").write_text(json.dumps(ROW) + '\n{"request_id": "b", "arr')
     bundle = read_bundle(tmp_path)

@@ -1,6 +1,6 @@
 """`kvdiag probe kv` as blocks: what each layout costs, where its time goes, and what a descriptor costs."""
 
-from kvdiag.model.probe_kv import Coefficient, KvCost, KvDocument, KvRow
+from kvdiag.model.probe_kv import Coefficient, KvDocument, KvRow
 from kvdiag.report.html import charts
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, drawn, ends, figure, headline, metric
@@ -39,7 +39,7 @@ def part(document: KvDocument) -> Part:
         sections=(
             Section(title="One request", blocks=(Tiles(tiles=tiles),)),
             Section(title="Layouts", blocks=_layouts(document.rows)),
-            Section(title="What a descriptor costs", blocks=_costs(document.costs)),
+            Section(title="What a descriptor costs", blocks=_costs(document)),
             *closing(document.judgements, proofs, document.missing),
         ),
     )
@@ -109,15 +109,19 @@ def _layouts(rows: tuple[KvRow, ...]) -> tuple[Block, ...]:
     )
 
 
-def _costs(costs: tuple[KvCost, ...]) -> tuple[Block, ...]:
+def _costs(document: KvDocument) -> tuple[Block, ...]:
+    costs = document.costs
     if not costs:
         return (Empty(title="No cost model", reason="not observable here: too few sizes were measured to fit one"),)
     rows = [
         (
             Cell(one.operation, strong=True),
-            _coefficient(one.model.fixed_s, "seconds"),
+            _coefficient(one.model.fixed_s, "seconds")
+            if document.sizes(one.operation) > 1
+            else Cell("not told from the bytes' cost by one size"),
             _coefficient(one.model.per_descriptor_s, "seconds"),
-            cell(bits(1 / one.model.per_byte_s.value) if one.model.per_byte_s.value > 0 else "–",
+            cell(bits(1 / one.model.per_byte_s.value)
+                 if one.model.per_byte_s.value > 0 and document.sizes(one.operation) > 1 else "–",
                  one.model.per_byte_s.value),
             cell(f"{one.model.points}", one.model.points),
         )
