@@ -73,4 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(FOLDER.parent))
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        sys.exit(f"{FOLDER.name}/build.py needs the Python package {error.name}: pip install '.[dashboards]' there")

@@ -26,6 +26,13 @@ class BundleMeta(msgspec.Struct, kw_only=True):
     nodes: dict[str, Any] = {}
     metrics: dict[str, dict[str, str]] = {}
     incident_start_s: float | None = None
+    source: Any = None
+
+    @property
+    def lost_lines(self) -> int:
+        """How many lines of the bundle could not be written."""
+        found = self.source.get("lost_lines", 0) if isinstance(self.source, dict) else 0
+        return found if isinstance(found, int) else 0
 
 
 class BundleFolder:

@@ -57,10 +57,12 @@ class Recorder:
         self._problems: dict[str, str] = {}
         self._gone = ""
         self._closed = False
+        self._lost_before = stream.lost_lines
         try:
             self._bundle = BundleFolder(folder)
             found = self._bundle.meta
             self._metrics = dict(found.metrics)
+            self._lost_before -= found.lost_lines
             self._incident_start_s = found.incident_start_s if incident_start_s is None else incident_start_s
             self._nodes = found.nodes | {name: {"role": role} for name, role in self._roles.items()}
             try:
@@ -197,10 +199,16 @@ class Recorder:
         return f"{self._stream.lost_lines} lines lost so far"
 
     def _meta(self) -> dict[str, Any]:
+        lost = self._stream.lost_lines - self._lost_before
         return {
             "schema": SCHEMA,
             "created": self._bundle.meta.created,
-            "source": {"program": "kvdiag exporter", "version": kvdiag.__version__, "interval_s": self._interval_s},
+            "source": {
+                "program": "kvdiag exporter",
+                "version": kvdiag.__version__,
+                "interval_s": self._interval_s,
+                **({"lost_lines": lost} if lost else {}),
+            },
             "nodes": self._nodes,
             "metrics": self._metrics,
             "sampling": 1,

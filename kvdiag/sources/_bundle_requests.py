@@ -35,6 +35,8 @@ CLOCK_SLACK_S = 0.005
 LEAST_ACCOUNTED = 0.1
 """Where stages make up less than a tenth of the median TTFT, a mixed-up unit is likelier than a real gap."""
 
+LEAST_TOLD = 30
+"""Fewer requests may come in one burst, whose TTFT exceeds its length."""
 LATEST_ARRIVAL_S = 1e11
 """The year 5138; the epoch in milliseconds lies beyond it."""
 LONGEST_S = 1e6
@@ -47,7 +49,7 @@ def read_requests(table: Table, notes: list[str]) -> RequestColumns:
         raise UndeterminedError(f"{table.path}: no request in it: nothing to examine")
     for name in ("request_id", "arrival_s", "ttft_s"):
         if name not in table.names:
-            raise InputError(f"{_file(table)}: no column {name}; it has {', '.join(table.names)}")
+            raise InputError(f"{table.path}: no column {name}; it has {', '.join(table.names)}")
     numbers = {name: table.numbers(name) for name in _NUMBERS if name in table.names}
     labels = {name: table.labels(name) for name in _TEXTS if name in table.names}
     unknown = [name for name in table.names if name not in (*_NUMBERS, *_TEXTS, *_CARRIED, "request_id")]
@@ -65,9 +67,10 @@ def read_requests(table: Table, notes: list[str]) -> RequestColumns:
     arrivals = numbers["arrival_s"][order]
     if arrivals.size > 1 and arrivals[0] == arrivals[-1]:
         raise UndeterminedError(
-            f"{_file(table)}: all {arrivals.size} requests have arrival_s {arrivals[0]:g}: without a time there is no "
+            f"{table.path}: all {arrivals.size} requests have arrival_s {arrivals[0]:g}: without a time there is no "
             "before and after; record each request's own arrival"
         )
+    _note_other_unit(table, arrivals, numbers["ttft_s"][order], notes)
     columns = {name: values[order] for name, values in numbers.items()}
     return RequestColumns(
         ids=[ids[row] for row in order.tolist()],
@@ -77,7 +80,19 @@ def read_requests(table: Table, notes: list[str]) -> RequestColumns:
 
 
 def _file(table: Table) -> str:
-    return table.place(0).partition(" ")[0] if table.rows else "requests"
+    return table.path.name
+
+
+def _note_other_unit(table: Table, arrivals: Floats, ttft: Floats, notes: list[str]) -> None:
+    """Say so where half of the requests waited longer for a token than the whole recording lasted."""
+    if arrivals.size < LEAST_TOLD:
+        return
+    lasted_s, median_s = float(arrivals[-1] - arrivals[0]), float(np.median(ttft))
+    if median_s > lasted_s:
+        notes.append(
+            f"{_file(table)}: half of the {arrivals.size} requests have a ttft_s above {median_s:.4g}, yet all arrived "
+            f"within {lasted_s:.4g} s; are ttft_s and the stages in milliseconds? All times of a bundle are in seconds"
+        )
 
 
 def _ids(table: Table) -> list[str]:

@@ -72,6 +72,7 @@ class _Metric(msgspec.Struct):
 
 class _Meta(msgspec.Struct):
     schema: str = SCHEMA
+    source: Any = None
     nodes: dict[str, _Node] = {}
     metrics: dict[str, _Metric] = {}
     sampling: float | None = None
@@ -166,6 +167,12 @@ def _read_meta(folder: Path, notes: list[str]) -> _Meta:
         )
     if meta.schema != SCHEMA:
         raise InputError(f"{path}: schema is {meta.schema!r}, and this kvdiag reads {SCHEMA!r}")
+    lost = meta.source.get("lost_lines") if isinstance(meta.source, dict) else None
+    if lost:
+        notes.append(
+            f"{lost} lines could not be recorded (a full disk, or files removed meanwhile): what is "
+            "found in this bundle is incomplete"
+        )
     if meta.sampling is not None and not 0 < meta.sampling <= 1:
         raise InputError(f"{path}: sampling is {meta.sampling:g}; it must be above 0 and at most 1")
     for name, metric in meta.metrics.items():

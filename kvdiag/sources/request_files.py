@@ -53,6 +53,12 @@ def _folder(path: Path) -> tuple[RequestFile, ...]:
         return _file(export)
     found = _nixl_telemetry.read_folder(path)
     if not found:
+        within = sorted(one.name for one in path.iterdir() if any(one.glob("requests.*")))
+        if within:
+            raise InputError(
+                f"{path}: holds {len(within)} trace bundles (the exporter's recorder.rotate_s makes one a period); "
+                f"name those that are meant, for example {path / within[-1]}"
+            )
         raise InputError(
             f"{path}: neither a trace bundle (requests.jsonl or requests.parquet) nor a folder of NIXL telemetry or of "
             "AIPerf (profile_export.jsonl)"

@@ -180,11 +180,15 @@ def test_a_full_disk_loses_whole_lines_and_stops_nothing(
     with caplog.at_level(logging.ERROR):
         recorder.write_records([TransferRecord(request_id="b", arrival_s=2.0)])
     monkeypatch.setattr(os, "write", write)
-    recorder.write_records([TransferRecord(request_id="c", arrival_s=3.0)])
+    recorder.write_records([TransferRecord(request_id="c", arrival_s=3.0, ttft_s=0.1, wire_s=0.1)])
     recorder.close()
     assert stream.lost_lines == 1
     assert "No space left on device; 1 lines lost so far" in caplog.text
     assert [row["request_id"] for row in rows(tmp_path / "bundle/requests.jsonl")] == ["a", "c"]
+    # Who reads the bundle is told, and so is who reads what a later run adds to it.
+    for _ in range(2):
+        assert any(note.startswith("1 lines could not be recorded") for note in read_bundle(tmp_path / "bundle").notes)
+        recorder_in(tmp_path / "bundle", RecordStream()).close()
 
 
 def no_room(*_: object) -> None:

@@ -102,6 +102,14 @@ def test_a_missing_column_is_named(tmp_path: Path, missing: str) -> None:
         read_bundle(tmp_path)
 
 
+def test_milliseconds_in_every_duration_are_noted(tmp_path: Path) -> None:
+    rows = [ROW | {"request_id": str(i), "arrival_s": 1e9 + i, "ttft_s": 250.0, "wire_s": 240.0} for i in range(60)]
+    (note,) = [one for one in read_bundle(write(tmp_path, "requests.jsonl", rows)).notes if "milliseconds" in one]
+    assert "half of the 60 requests have a ttft_s above 250, yet all arrived within 59 s" in note
+    rows = [row | {"ttft_s": 0.5, "wire_s": 0.24} for row in rows]
+    assert not any("milliseconds" in one for one in read_bundle(write(tmp_path, "requests.jsonl", rows)).notes)
+
+
 def test_milliseconds_among_seconds_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "requests.jsonl", [ROW | {"ttft_s": 1000.0}])
     with pytest.raises(InputError, match="are both in seconds"):

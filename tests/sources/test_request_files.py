@@ -172,6 +172,14 @@ def test_a_wrong_file_gets_one_line_that_names_it(tmp_path: Path, content: Any, 
     assert len(str(raised.value)) < 500 + len(str(path))
 
 
+def test_a_folder_of_bundles_is_told_from_one(tmp_path: Path) -> None:
+    for period in ("20261129T100000Z", "20261129T110000Z"):
+        (tmp_path / period).mkdir()
+        (tmp_path / period / "requests.jsonl").touch()
+    with pytest.raises(InputError, match=r"holds 2 trace bundles .* for example \S+/20261129T110000Z$"):
+        read_request_files(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", " \n\n", {"benchmarks": []}, {"benchmarks": [{"requests": None}]},
                                      bench([ROWS[0]]) | {k: [] for k in ("ttfts", "input_lens", "output_lens",
                                                                         "start_times", "errors")}])  # fmt: skip
