@@ -20,7 +20,7 @@ from kvdiag_exporters.config import Config, RecorderConfig, engines, split_liste
 from kvdiag_exporters.derived.base import create_all as derive_all
 from kvdiag_exporters.memory import give_back_freed_memory
 from kvdiag_exporters.precedence import short_waits
-from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.recorder import Recorder, unseen
 from kvdiag_exporters.reloading import Reloads, Running, check
 from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import HURRY_S, Collection, Scraper
@@ -171,6 +171,8 @@ def _serve(
         if config.recorder is not None:
             with _naming(file):
                 recorder = _recorder(config.recorder, setup, config.interval_s)
+            for line in unseen(setup.engines, setup.node):
+                _log.warning("%s", line)
             ending.callback(recorder.close)
         if setup.records is not None:
             from kvdiag_exporters.records.api import records_document

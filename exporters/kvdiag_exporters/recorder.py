@@ -224,6 +224,16 @@ def roles_of(engines: Sequence[Engine]) -> dict[str, str]:
     return roles
 
 
+def unseen(engines: Sequence[Engine], node: str) -> Iterator[str]:
+    """Yield a line for each engine of another node than the exporter's whose process is not named."""
+    for one in engines:
+        if one.node != node and one.pid is None:
+            yield (
+                f"no counters of NICs and host are recorded for {one.name}: its node is {one.node!r}, the exporter's "
+                f"{node!r}, and no pid says that it runs here; give its pid, or the same node, or record beside it"
+            )
+
+
 def chosen(
     samples: Sequence[Sample], engines: Mapping[str, str], nodes: Mapping[str, str]
 ) -> Iterator[tuple[Sample, Recorded, str]]:

@@ -16,7 +16,7 @@ from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.bundle import read_bundle
 from kvdiag_exporters import whole
 from kvdiag_exporters.collectors.base import Engine, Setup, create_all
-from kvdiag_exporters.recorder import Recorder
+from kvdiag_exporters.recorder import Recorder, unseen
 from kvdiag_exporters.scraper import Collection, Scraper
 from kvdiag_exporters.stream import RecordStream
 from tests.exporters.host import StillClock, write_host
@@ -392,3 +392,15 @@ def test_a_continued_bundle_keeps_what_its_meta_said(tmp_path: Path) -> None:
     after = json.loads((tmp_path / "meta.json").read_text())
     assert (after["created"], after["incident_start_s"]) == (before["created"], 4.0)
     assert after["nodes"] == before["nodes"] | {"host-a": {"role": "both"}}
+
+
+def test_engines_whose_counters_are_another_hosts_are_named() -> None:
+    engines = [
+        Engine(name="p", node="prefill-0"),
+        Engine(name="q", node="prefill-1", pid=7),
+        Engine(name="d", node="node-7"),
+    ]
+    (line,) = unseen(engines, "node-7")
+    assert line.startswith(
+        "no counters of NICs and host are recorded for p: its node is 'prefill-0', the exporter's 'node"
+    )
