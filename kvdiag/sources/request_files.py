@@ -147,13 +147,13 @@ def _refuse(path: Path, first: Any) -> NoReturn:
 
 
 _OTHERS = {
+    "schema": "a document of kvdiag, not of requests: kvdiag report shows it; give the recording that it was made of",
     "resourceLogs": "OTLP logs; give the file of the traces",
     "resourceMetrics": "OTLP metrics; give the file of the traces, or --prometheus",
     "arrival_s": "requests of a trace bundle; give its folder",
     "data": "perhaps an export of Jaeger; give OTLP JSON (the collector's file exporter writes it)",
     "endpoint_url": "AIPerf's scrapes of the engines' metrics; give its profile_export.jsonl",
     "traceID": "a span of Jaeger; give OTLP JSON (the collector's file exporter writes it)",
-    "schema": "a document of kvdiag, not of requests",
 }
 _READERS = {
     "otlp": _otlp_file.read,

@@ -148,7 +148,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("Jaeger", {"data": [{"traceID": "ab"}]}, "Jaeger"),
     ("a row of a bundle", {"request_id": "a", "arrival_s": 1.0}, "give its folder"),
     ("records without requests", {"schema": "kvdiag.records/1", "version": "1"}, "missing required field"),
-    ("a document of kvdiag", {"schema": "kvdiag.probe/1"}, "a document of kvdiag"),
+    ("a document of kvdiag", {"data": {}, "schema": "kvdiag.diagnose/1"}, "not of requests: kvdiag report shows it"),
     ("scrapes by AIPerf", {"endpoint_url": "http://a/metrics", "timestamp_ns": 1}, "profile_export.jsonl"),
     ("metrics as text", "# HELP agent_tx_bytes_total x\n# TYPE agent_tx_bytes_total counter\n", "--prometheus URL"),
     ("something else", {"hello": 1}, r"none of the known kinds \(its fields: hello\)"),
