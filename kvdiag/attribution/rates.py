@@ -57,10 +57,10 @@ def change_rates(counters: CounterBank, baseline: Spans, incident: Spans) -> dic
     spans = (baseline, incident)
     starts, stops = [], []
     for begin, stop in spans[0]:
-        edges = np.arange(begin, stop, REFERENCE_BIN_S)
-        step = min(REFERENCE_BIN_S, max(stop - begin, 1e-3))
-        starts.append(edges)
-        stops.append(np.minimum(edges + step, stop))
+        # Of equal length: a sliver at the end, where what follows may have begun already, would be the highest.
+        edges = np.linspace(begin, stop, max(int((stop - begin) / REFERENCE_BIN_S), 1) + 1)
+        starts.append(edges[:-1])
+        stops.append(edges[1:])
     bins = sum(len(one) for one in starts)
     whole = np.array([*spans[0], *spans[1]]).reshape(-1, 2)
     start, end = np.concatenate([*starts, whole[:, 0]]), np.concatenate([*stops, whole[:, 1]])
