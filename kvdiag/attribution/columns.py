@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from kvdiag.attribution.causes.base import SEEN, Cause, Dose, Driver, Load
 from kvdiag.attribution.frame import Floats, Frame
-from kvdiag.attribution.workload import compute_slowdown
+from kvdiag.attribution.workload import co_batch, compute_slowdown
 from kvdiag.derive.stages import UNACCOUNTED, fine_stages
 from kvdiag.model.missing import Missing
 
 WINSOR = 0.995
 """Slopes are learnt from stages cut at this quantile of each period: one stalled request must not tilt a line."""
 
+GROWN = 2.0
+"""Load grew from two standard errors on."""
 
 Scaled = tuple[Floats, float]
 """A column, and by what it is divided."""
@@ -163,10 +165,24 @@ def build_columns(
             tuple(j for j, index in enumerate(dose_of) if set(found[index].cause.stages) & parts) for parts in fine
         ),
         owner=tuple(_owner(found, name) for name in stages),
-        slowdown=0.0 if frame.standing else compute_slowdown(frame),
+        slowdown=0.0 if frame.standing else _slowdown(frame, found),
         driver_by_load=frozenset(by_load),
         driver_shared=shared,
     )
+
+
+def _slowdown(frame: Frame, found: tuple[Mechanism, ...]) -> float:
+    """Return the logarithm of what slows prefill unexplained.
+
+    Engines that compute what has arrived together take longer per request the more arrives, at most in proportion:
+    where batches were not recorded, only what goes beyond the growth of the load is unexplained.
+    """
+    slow = compute_slowdown(frame)
+    if slow <= 0 or co_batch(frame) is not None:
+        return slow
+    loads = [one.load for one in found if one.cause.workload and isinstance(one.load, Load)]
+    grown = [np.log(load.ratio) for load in loads if load.ratio > 0 and np.log(load.ratio) > GROWN * load.error]
+    return max(slow - float(sum(grown)), 0.0)
 
 
 def _matrix(frame: Frame, groups: list[list[Scaled]], cut: slice) -> Floats:

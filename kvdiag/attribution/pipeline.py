@@ -9,6 +9,7 @@ from kvdiag.attribution import steps, verdict
 from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
+from kvdiag.attribution.causes.schedule_host_contention import CAUSE as HOST_CONTENTION
 from kvdiag.attribution.clocks import Offset, find_offsets
 from kvdiag.attribution.columns import Mechanism, Pushes, build_columns, mechanisms
 from kvdiag.attribution.frame import Frame, build_frame, standing_frame
@@ -30,6 +31,8 @@ from kvdiag.derive.thin import LIVE_ROWS, thinned
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import Diagnosis
 from kvdiag.model.missing import Missing
+
+BUSY_HOST = HOST_CONTENTION.id
 
 
 def diagnose(
@@ -61,12 +64,17 @@ def diagnose(
 
 
 def _outweighs(change: Diagnosis, standing: Diagnosis) -> bool:
-    """Whether a change that nothing explains costs more than the cause that was there all along, over all requests."""
-    if change.verdict.status != "abstain" or change.baseline is None or change.incident is None:
+    """Whether a change that load or nothing explains costs more, over all rows, than a host that was always busy.
+
+    Whatever costs processor time raises the pressure that names such a host, more load too.
+    """
+    if standing.verdict.cause != BUSY_HOST or change.verdict.status == "no_change":
+        return False
+    if change.baseline is None or change.incident is None:
         return False
     rows = change.baseline.requests + change.incident.requests
     rise_s = (change.incident.mean_s - change.baseline.mean_s) * change.incident.requests / rows
-    named = next(one for one in standing.causes if one.id == standing.verdict.cause)
+    named = next(one for one in standing.causes if one.id == BUSY_HOST)
     return rise_s > named.excess_mean_s
 
 

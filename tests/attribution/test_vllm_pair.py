@@ -40,7 +40,7 @@ def test_a_link_that_is_throttled_all_the_time_is_named_against_the_speed_it_rep
     assert any("on a link that reports 1,250 MB/s" in line.value for line in found.causes[0].evidence)
 
 
-@pytest.mark.parametrize("kind", ["none", "prefill", "prompts"])
+@pytest.mark.parametrize("kind", ["none", "prefill", "overload", "prompts"])
 def test_what_the_network_did_not_do_is_not_blamed_on_it(kind: str) -> None:
     verdict = said(kind).verdict
     assert not str(verdict.cause).startswith(MACHINE)
@@ -56,6 +56,12 @@ def test_an_overload_that_no_cause_explains_goes_before_a_host_that_is_busy_all_
     assert grown in found.verdict.reason
     assert "fabric" not in found.verdict.reason
     assert found.baseline is not None
+
+
+def test_a_queue_that_engines_of_unknown_batches_do_not_keep_up_with_is_the_loads() -> None:
+    found = said("overload")
+    assert (found.verdict.cause, found.causes[0].nodes) == ("schedule.prefill_queue", ("prefill-0",))
+    assert found.causes[0].excess_mean_s > 0.5 * (found.incident.mean_s if found.incident else 0.0)
 
 
 def _without_speed(bundle: Bundle) -> Bundle:
