@@ -8,8 +8,8 @@ The exporter records spans, step records, engine metrics, NIXL telemetry and the
 learn what was done:
 
 none      nothing
-link      from the middle of the run on, the link of the KV caches has a twentieth of its usual rate
-chronic   it has that all the time
+link      from the middle of the run on, the link of the KV caches is limited to --link
+chronic   it is that all the time
 prefill   from the middle on, requests come faster than prefill serves them
 prompts   from the middle on, every other prompt is several times as long
 
