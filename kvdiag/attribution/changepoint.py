@@ -53,12 +53,16 @@ class ChangePoint:
 
 
 def strongest_change(
-    stages: StageMatrix, arrival_s: Floats, counters: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({})
+    stages: StageMatrix,
+    arrival_s: Floats,
+    counters: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({}),
+    drivers: Mapping[str, Floats] = MappingProxyType({}),
 ) -> tuple[ChangePoint | None, ChangePoint | None]:
     """Return the change point and the strongest candidate (the same, or one that stayed below the threshold).
 
     The queue is left out of the series: it wanders for minutes under an unchanged load. That more requests come is a
-    change point of its own, and so is what `counters` tell, where TTFT rose with it: each gives its total at any time.
+    change point of its own, and so is what `counters` tell, each of which gives its total at any time, and `drivers`,
+    one value of each request: where TTFT rose with it.
     """
     best = None
     first, span = float(arrival_s[0]), float(arrival_s[-1] - arrival_s[0])
@@ -69,12 +73,13 @@ def strongest_change(
     count = np.bincount(index, minlength=bins)
     least = max(LEAST_SHARE * float(np.median(stages.ttft_s)), 1e-9)
     edges = first + span * np.arange(bins + 1) / bins
-    outside = {ARRIVALS: count} | {name: np.maximum(np.diff(total(edges)), 0.0) for name, total in counters.items()}
+    grown = {name: np.maximum(np.diff(total(edges)), 0.0) for name, total in counters.items()}
+    outside: dict[str, Floats] = {ARRIVALS: np.log1p(count)} | {name: np.log1p(one) for name, one in grown.items()}
+    outside |= {name: _bin_means(values, index, count) for name, values in drivers.items()}
     for name in (WITHOUT_QUEUE, *(one for one in stages.names if one != "queue_s"), *outside):
         values = stages.ttft_s if name in outside else stages.series(name)
         logs = np.log(np.maximum(values, 0.0) + least)
-        means = np.bincount(index, weights=logs, minlength=bins) / np.maximum(count, 1)
-        filled = np.log1p(outside[name]) if name in outside else np.where(count > 0, means, means[count > 0].mean())
+        filled = outside[name] if name in outside else _bin_means(logs, index, count)
         found = _cusum(filled)
         if found is None:
             continue
@@ -90,6 +95,13 @@ def strongest_change(
         if abs(change) >= LEAST_EFFECT * stages.ttft_s.mean() and (best is None or statistic > best.statistic):
             best = candidate
     return (best if best is not None and best.statistic > THRESHOLD else None), best
+
+
+def _bin_means(values: Floats, index: NDArray[np.int64], count: NDArray[np.int64]) -> Floats:
+    """Return the mean of each bin, of an empty one that of the bins."""
+    means = np.bincount(index, weights=values, minlength=len(count)) / np.maximum(count, 1)
+    filled: Floats = np.where(count > 0, means, means[count > 0].mean())
+    return filled
 
 
 def changes(stages: StageMatrix, arrival_s: Floats, first: ChangePoint) -> tuple[ChangePoint, ...]:

@@ -58,7 +58,7 @@ def choose_split(
     if announced is not None and first < announced <= last:
         return Split(announced, f"announced with the recording: {_offset(announced, arrival)}")
     why = "" if announced is None else "; the announced start lies outside the recorded arrivals"
-    change, candidate = strongest_change(stages, arrival, _telling(bundle))
+    change, candidate = strongest_change(stages, arrival, _telling(bundle), _fragments(bundle))
     if change is not None:
         return _between_changes(stages, arrival, change, why)
     if candidate is None:
@@ -86,6 +86,14 @@ def _telling(bundle: Bundle) -> dict[str, Callable[[Floats], Floats]]:
         for one in bundle.series
         if one.metric in TELLING and int(np.isfinite(one.value).sum()) > 1
     }
+
+
+def _fragments(bundle: Bundle) -> dict[str, Floats]:
+    """Return each request's descriptors per byte, by logarithm, where it is known of every one of them."""
+    descriptors, size = bundle.requests.number("descriptors"), bundle.requests.number("bytes")
+    if descriptors is None or size is None or not bool(((descriptors > 0) & (size > 0)).all()):
+        return {}
+    return {"descriptors per byte": np.log(descriptors / size)}
 
 
 def _total(series: CounterSeries, at_s: Floats) -> Floats:

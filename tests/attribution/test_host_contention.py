@@ -44,3 +44,17 @@ def test_a_busy_host_is_named_where_its_processors_were_stalled(slow: float) -> 
 def test_pressure_that_rises_beside_takes_no_faults_place(fault: str, cause: str | None) -> None:
     for seed in range(3):
         assert diagnose(pressed(World(seed=seed, fault=fault), 0.05, 0.45)).verdict.cause == cause
+
+
+def test_a_host_that_is_always_busy_is_not_named_for_what_does_not_follow_it() -> None:
+    for seed in range(3):
+        bundle = replace(pressed(World(seed=seed, serial=False), 0.4, 0.4), incident_start_s=None)
+        random = np.random.default_rng(seed)
+        numbers = dict(bundle.requests.numbers)
+        stopped = np.where(random.random(len(numbers["ttft_s"])) < 0.25, random.uniform(0.0, 0.4), 0.0)
+        numbers["wire_s"] = numbers["wire_s"] + stopped
+        numbers["ttft_s"] = numbers["ttft_s"] + stopped
+        found = diagnose(replace(bundle, requests=replace(bundle.requests, numbers=numbers)))
+        assert found.baseline is None
+        assert found.verdict.cause is None
+        assert "schedule.host_contention" not in [one.id for one in found.causes]

@@ -126,3 +126,16 @@ def test_posting_is_expected_shorter_by_no_more_than_its_descriptors_can_cost() 
     expected = expected_stages(frame, Missing("no turns"))[:, post]
     quick = frame.stages.seconds[:, post] < 6e-3
     assert (expected <= frame.stages.seconds[:, post] + 1e-12)[quick].mean() > 0.5
+
+
+def test_more_descriptors_for_the_same_bytes_are_a_change_of_their_own() -> None:
+    for seed in range(2):
+        bundle = small_model(seed)
+        numbers = dict(bundle.requests.numbers)
+        late = numbers["arrival_s"] >= START_S + SECONDS / 2
+        numbers["descriptors"] = np.where(late, np.ceil(numbers["bytes"] / 1024), 8.0)
+        bundle = replace(bundle, requests=replace(bundle.requests, numbers=numbers))
+        found = diagnose(slower(bundle, wire_s=np.where(late, 1.2e-4 * numbers["descriptors"], 0.0)))
+        assert "found by CUSUM: descriptors per byte" in found.data.split
+        assert found.verdict.cause == "layout.fragmented"
+        assert found.causes[0].excess_mean_s == pytest.approx(risen(found), rel=0.4)

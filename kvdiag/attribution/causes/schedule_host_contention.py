@@ -5,6 +5,7 @@ import numpy as np
 from kvdiag.attribution.causes.base import KV_STAGES, SHAPE, Cause, Dose, Floats, positive
 from kvdiag.attribution.frame import Frame
 from kvdiag.attribution.rates import NodeRate
+from kvdiag.derive.stages import WITHOUT_QUEUE
 from kvdiag.model.finding import Evidence
 from kvdiag.model.missing import Missing
 
@@ -14,6 +15,8 @@ LEAST_RISE = {"host.cpu_stalled_us": 0.10, "host.memory_stalled_us": 0.02, "host
 fiftieth is thrashing."""
 STANDING_RISE = 0.25
 """Without a baseline, a quarter of the time: busy and healthy hosts stay below."""
+BEYOND_CHANCE = 3.0
+"""Standard errors of a correlation."""
 FACTOR = 1.5
 MOST_SHARE = 0.98
 MOST_COEFFICIENT = 20.0
@@ -56,7 +59,7 @@ def dose(frame: Frame) -> Dose | Missing:
     return Dose(
         columns=columns,
         ceilings=(MOST_COEFFICIENT * usual,) * len(columns),
-        moved=bool(moved),
+        moved=bool(moved) and (not frame.standing or _slow_when_stalled(frame, slower)),
         evidence=tuple(
             _line(metric, rate, standing=frame.standing)
             for metric, rate in sorted(moved, key=_by_rise, reverse=True)[:3]
@@ -64,6 +67,17 @@ def dose(frame: Frame) -> Dose | Missing:
         strength=SHAPE,
         last=True,
     )
+
+
+def _slow_when_stalled(frame: Frame, slower: Floats) -> bool:
+    """Whether requests take longer (queues left aside, by logarithms) when tasks are kept waiting, beyond chance.
+
+    Without a baseline nothing else tells whether a host that is always busy costs them anything.
+    """
+    seconds = np.log(np.maximum(frame.stages.series(WITHOUT_QUEUE), 1e-9))
+    if min(float(slower.std()), float(seconds.std())) <= 0:
+        return False
+    return float(np.corrcoef(slower, seconds)[0, 1]) > BEYOND_CHANCE / float(np.sqrt(frame.rows))
 
 
 def _by_rise(one: tuple[str, NodeRate]) -> float:
