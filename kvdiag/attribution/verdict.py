@@ -46,7 +46,8 @@ STANDING_UNEXPLAINED = 0.10
 SUSPECT = 0.10
 """Of a change that nothing may be named for, a cause of a tenth of it or more is told as suspected."""
 UNEXPLAINED = 0.05
-"""A rise of 5 % of mean TTFT that no cause explains is reported as such; smaller ones are ordinary variation."""
+"""A rise of 5 % of mean TTFT that no cause explains is reported as such where its interval excludes zero; smaller ones are
+ordinary variation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,19 +264,9 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99
             reason=reason,
             severity="critical" if critical else "warning",
         )
-    unexplained, low = float(point.excess[0, -1]), float(found.low[-1])
-    if found.total_low > UNEXPLAINED * base_mean and total > UNEXPLAINED * base_mean:
-        bar = max(MATERIAL * base_mean, SUSPECT * total)
-        suspects = [i for i in found.order if point.excess[0, i] > bar]
-        names = ", ".join(f"{columns.mechanisms[i].cause.id} ({_ms(point.excess[0, i])})" for i in suspects[:3])
-        reason = f"{change}, and no cause could be named with confidence: unexplained {_ms(unexplained)}"
-        reason += more_work(columns.mechanisms)
-        return Verdict(
-            status="abstain",
-            cause=None,
-            confidence=float(1 - max(found.confidence, default=0.0)),
-            reason=reason + (f"; suspected: {names}" if names else "") + (f" (at least {_ms(low)})" if low > 0 else ""),
-        )
+    rises = total > UNEXPLAINED * base_mean
+    if rises and found.total_low > UNEXPLAINED * base_mean:
+        return _unexplained_rise(columns, point, found, change)
     if p99.low_s > CRITICAL * p99.before_s:
         largest = max(range(len(columns.mechanisms)), key=lambda i: float(tail[i]))
         names = f"; largest there: {columns.mechanisms[largest].cause.id} ({_ms(tail[largest])})"
@@ -287,12 +278,29 @@ def decide(columns: Columns, point: Ledger, found: Assessment, tail: Floats, p99
             f"{_ms(p99.high_s)}; {p99.change_s / p99.before_s:.0%} of the baseline's {_ms(p99.before_s)}), and no "
             f"cause could be named with confidence{names if tail[largest] > 0 else ''}; {change}",
         )
+    if rises and found.total_low > 0:
+        return _unexplained_rise(columns, point, found, change)
     return Verdict(
         status="no_change",
         cause=None,
         confidence=min(found.quiet, 0.99),
         reason=f"no cause adds more than {found.bar:.1%} of the baseline's {_ms(base_mean)} with confidence; {change}, "
         f"90 % interval {_ms(found.total_low)} to {_ms(found.total_high)}",
+    )
+
+
+def _unexplained_rise(columns: Columns, point: Ledger, found: Assessment, change: str) -> Verdict:
+    unexplained, low = float(point.excess[0, -1]), float(found.low[-1])
+    bar = max(MATERIAL * float(point.base_mean[0]), SUSPECT * float(point.total_excess[0]))
+    suspects = [i for i in found.order if point.excess[0, i] > bar]
+    names = ", ".join(f"{columns.mechanisms[i].cause.id} ({_ms(point.excess[0, i])})" for i in suspects[:3])
+    reason = f"{change}, and no cause could be named with confidence: unexplained {_ms(unexplained)}"
+    reason += more_work(columns.mechanisms)
+    return Verdict(
+        status="abstain",
+        cause=None,
+        confidence=float(1 - max(found.confidence, default=0.0)),
+        reason=reason + (f"; suspected: {names}" if names else "") + (f" (at least {_ms(low)})" if low > 0 else ""),
     )
 
 

@@ -14,9 +14,9 @@ from kvdiag.model.bundle import Bundle
 from tests.attribution.synthetic import START_S, World, simulate
 
 
-def _stalled(share: float, seconds: float) -> Bundle:
+def _stalled(share: float, seconds: float, requests: int = 3000) -> Bundle:
     """Return a healthy recording in whose second half a share of the requests stalls in its first step."""
-    bundle = simulate(World(seed=8, requests=3000, seconds=120, serial=False, noise=0.3))
+    bundle = simulate(World(seed=8, requests=requests, seconds=120, serial=False, noise=0.3))
     late = bundle.requests.numbers["arrival_s"] >= START_S + 60
     stalled = late & (np.random.default_rng(1).random(len(late)) < share)
     numbers = dict(bundle.requests.numbers)
@@ -48,3 +48,10 @@ def test_a_tail_that_grows_while_the_mean_stays_is_said() -> None:
 
 def test_a_tail_that_stays_is_no_change() -> None:
     assert diagnose(_stalled(0.0, 0.0)).verdict.status == "no_change"
+
+
+@pytest.mark.parametrize("seconds", [0.8, 1.2])
+def test_a_large_rise_of_uncertain_size_is_not_no_change(seconds: float) -> None:
+    verdict = diagnose(_stalled(0.01, seconds, requests=400)).verdict
+    assert (verdict.status, verdict.cause) == ("abstain", None)
+    assert verdict.reason.startswith("mean TTFT rose by ")
