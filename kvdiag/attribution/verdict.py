@@ -46,8 +46,8 @@ STANDING_UNEXPLAINED = 0.10
 SUSPECT = 0.10
 """Of a change that nothing may be named for, a cause of a tenth of it or more is told as suspected."""
 UNEXPLAINED = 0.05
-"""A rise of 5 % of mean TTFT that no cause explains is reported as such where its interval excludes zero; smaller ones are
-ordinary variation."""
+"""A rise of 5 % of mean TTFT that no cause explains is reported as such where its interval excludes zero; smaller ones
+are ordinary variation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
