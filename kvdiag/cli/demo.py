@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from kvdiag_probes.demo.run import Outcome
 
 
+_BUSY = 0.3
+"""Said of runs that missed, from this share of the time on which processors were waited for."""
+
+
 class Fault(StrEnum):
     REGISTRATION = "registration"
     LAYOUT = "layout"
@@ -97,14 +101,22 @@ def demo(
 
 def _judge(outcome: "Outcome") -> "DemoDocument":
     from kvdiag.attribution import diagnose
+    from kvdiag.derive.host_pressure import waited_share
     from kvdiag.model.demo import DemoDocument
     from kvdiag.report.json import head
     from kvdiag.sources.bundle import read_bundle
     from kvdiag_probes.demo.faults import CAUSES, DESCRIPTIONS, matches
 
     plan = outcome.plan
-    diagnosis = diagnose(read_bundle(plan.bundle))
+    bundle = read_bundle(plan.bundle)
+    diagnosis = diagnose(bundle)
     verdict, expected = diagnosis.verdict, CAUSES[plan.fault]
+    matched, waited, notes = matches(plan.fault, verdict), waited_share(bundle), plan.notes
+    if not matched and waited is not None and waited > _BUSY:
+        notes += (
+            f"processes of this machine waited for a processor {waited:.0%} of the time, which may hide what was "
+            "injected; run it again when the machine has less to do",
+        )
     return DemoDocument(
         **head("kvdiag.demo/1"),  # type: ignore[arg-type]
         verdict=verdict,
@@ -112,7 +124,7 @@ def _judge(outcome: "Outcome") -> "DemoDocument":
         fault_description=DESCRIPTIONS[plan.fault],
         fault_offset_s=outcome.fault_offset_s,
         expected_cause=expected,
-        matched=matches(plan.fault, verdict),
+        matched=matched,
         transport=plan.transport,
         isolated=plan.isolated,
         seed=plan.seed,
@@ -122,7 +134,7 @@ def _judge(outcome: "Outcome") -> "DemoDocument":
         metrics_address=outcome.metrics_address,
         metrics_sample=outcome.metrics_sample,
         bundle=str(plan.bundle),
-        notes=plan.notes,
+        notes=notes,
         diagnosis=diagnosis,
     )
 

@@ -3,14 +3,17 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 import kvdiag.sources.bundle
 from kvdiag.cli import main
 from kvdiag.errors import UndeterminedError
+from kvdiag.model.bundle import CounterSeries
 from kvdiag.model.exit_code import ExitCode
 from kvdiag.model.missing import Missing
 from kvdiag.report.json import published_schema
@@ -60,6 +63,26 @@ def test_silence_on_a_fault_is_a_miss(recorded: None, tmp_path: Path, capsys: py
         assert text in out
     assert f"kvdiag diagnose {tmp_path}/bundle-" in out
     assert "--seed 5" in out
+
+
+@pytest.mark.parametrize(("stalled", "told"), [(0.92, True), (0.05, False)])
+def test_a_miss_on_a_busy_machine_says_so(
+    recorded: None,
+    stalled: float,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = np.array([0.0, 60.0])
+    series = CounterSeries(
+        node="a", device=None, metric="host.cpu_stalled_us", time_s=times, value=times * stalled * 1e6 + 7e9
+    )
+    bundle = replace(simulate(World(seed=1)), series=(series,))
+    monkeypatch.setattr(kvdiag.sources.bundle, "read_bundle", lambda path: bundle)
+    assert main(["demo", "--fault", "link", "--transport", "tcp", "--output", str(tmp_path)]) == ExitCode.CRITICAL
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("waited for a processor 92% of the time" in out and "run it again" in out) is told
 
 
 def test_what_is_impossible_here_is_said_in_one_line(
