@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdiag.attribution.changepoint import OUTSIDE_THRESHOLD, THRESHOLD, ChangePoint, changes, strongest_change
 from kvdiag.attribution.frame import Floats
@@ -17,6 +18,8 @@ TELLING = ("nic.retransmits", "nic.ack_timeouts", "host.tcp_rx_bytes")
 PERHAPS = 1.0
 """Few requests, or a fault that comes in bursts, make no change point. From this statistic on (chance makes one in four
 recordings) its place is worth a try: what is named against what came before needs evidence of its own."""
+CHANCE = 3.0
+"""Standard errors, as if requests were independent: bursts make the true ones larger."""
 LEAST_PERIOD = 0.1
 """Neither period may hold less than a tenth of the requests, where both were only found."""
 
@@ -118,8 +121,7 @@ def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, 
             if not LEAST_PERIOD <= share <= 1 - LEAST_PERIOD:
                 continue
             contrast = abs(series[inside].mean() - series[~inside].mean()) * np.sqrt(share * (1 - share))
-            worse = stages.ttft_s[inside].mean() >= stages.ttft_s[~inside].mean()
-            if worse and (best is None or contrast > best[0]):
+            if _worse(stages.ttft_s, series, inside) and (best is None or contrast > best[0]):
                 best = (float(contrast), begin, stop)
     threshold = OUTSIDE_THRESHOLD if driven else THRESHOLD
     how = "found by CUSUM: " + "; ".join(
@@ -138,6 +140,15 @@ def _between_changes(stages: StageMatrix, arrival: Floats, change: ChangePoint, 
     elif stop < np.inf:
         how += f"; from {begin - arrival[0]:.1f} to {stop - arrival[0]:.1f} s is the worse, the rest the baseline"
     return Split(float(begin), how + why, change, float(stop))
+
+
+def _worse(ttft_s: Floats, series: Floats, inside: NDArray[np.bool_]) -> bool:
+    """Whether requests waited longer inside; where that is within chance, whether what changed took longer there."""
+    rise = float(ttft_s[inside].mean() - ttft_s[~inside].mean())
+    chance = np.sqrt(ttft_s[inside].var() / inside.sum() + ttft_s[~inside].var() / (~inside).sum())
+    if abs(rise) < CHANCE * chance:
+        rise = float(series[inside].mean() - series[~inside].mean())
+    return rise >= 0
 
 
 def _goes_on(stages: StageMatrix, arrival: Floats, begin: float, stop: float) -> bool:

@@ -106,3 +106,19 @@ def test_rates_of_a_baseline_around_the_incident_are_weighted_by_time() -> None:
     clock = frame.clock(incident=False)
     assert (np.diff(clock) >= 0).all()
     assert clock[-1] <= frame.period_s(incident=False) + 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_what_slowed_down_is_the_incident_though_chance_made_the_rest_as_slow(seed: int) -> None:
+    bundle = simulate(World(seed=seed, fault="link"))
+    numbers = dict(bundle.requests.numbers)
+    early = numbers["arrival_s"] < START_S + 30
+    stalled = early & (np.random.default_rng(seed).random(early.size) < 0.1)
+    lead_s = numbers["ttft_s"][~early].mean() - numbers["ttft_s"][early].mean() + 0.004
+    for name in ("first_step_s", "ttft_s"):
+        numbers[name] = numbers[name] + np.where(stalled, lead_s * early.sum() / stalled.sum(), 0.0)
+    bundle = replace(bundle, incident_start_s=None, requests=replace(bundle.requests, numbers=numbers))
+    diagnosis = diagnose(bundle)
+    assert diagnosis.verdict.cause == "fabric.link_degraded"
+    assert diagnosis.incident is not None
+    assert diagnosis.incident.start_s == pytest.approx(START_S + 30, abs=3)
