@@ -244,7 +244,7 @@ def test_the_depth_bounds_what_is_outstanding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tick_s", "depth", "delay", "sleeps"), [(1e-3, 16, 100, True), (1e-9, 16, 100, False), (1e-3, 1, 2000, False)]
+    ("tick_s", "depth", "delay", "sleeps"), [(1e-3, 16, 100, True), (1e-9, 16, 100, False), (1e-3, 1, 8000, False)]
 )
 def test_it_sleeps_only_while_the_queue_will_not_run_dry(
     monkeypatch: pytest.MonkeyPatch, tick_s: float, depth: int, delay: int, sleeps: bool
