@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from kvdiag.attribution.assessment import Assessment
 from kvdiag.attribution.columns import Columns, Mechanism
 from kvdiag.attribution.frame import Floats, Frame
 from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.rates import Spans
 from kvdiag.attribution.variance import VarianceSplit
-from kvdiag.attribution.verdict import Assessment
 from kvdiag.attribution.where import devices_of, nodes_of, pairs_of
 from kvdiag.model.diagnosis import AttributedCause, Period, StageShare
 from kvdiag.model.finding import Evidence

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvdiag.attribution import steps, verdict
 from kvdiag.attribution.assemble import INTERVAL, period, quantile_excess, ranked_causes, row_seconds, stage_shares
+from kvdiag.attribution.assessment import assess
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
 from kvdiag.attribution.causes.schedule_host_contention import CAUSE as HOST_CONTENTION
@@ -140,7 +141,7 @@ def _against_baseline(frame: Frame, split: Split, random: np.random.Generator) -
     )
     tail = quantile_excess(total[frame.incident], seconds[frame.incident], 0.99)
     p99 = tail_change(frame, blocks, REPLICATES, random)
-    assessed = verdict.assess(
+    assessed = assess(
         columns, point, boot, tail, periods[0].p99_s, frame.rows, tail_low=p99.low_s, windowed=frame.windowed
     )
     decided = verdict.decide(columns, point, assessed, tail, p99)

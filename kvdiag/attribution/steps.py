@@ -1,5 +1,6 @@
 """How the verdict was reached, step by step, with the numbers that let an engineer redo it by hand."""
 
+from kvdiag.attribution.assessment import GATE, Assessment
 from kvdiag.attribution.blocks import Moments
 from kvdiag.attribution.causes.base import Dose, Load
 from kvdiag.attribution.clocks import PAD_S
@@ -10,7 +11,6 @@ from kvdiag.attribution.occupancy import Occupancy
 from kvdiag.attribution.split import Split
 from kvdiag.attribution.standing import Standing
 from kvdiag.attribution.tail import TailChange
-from kvdiag.attribution.verdict import GATE, Assessment
 from kvdiag.derive.stages import fine_stages
 from kvdiag.model.diagnosis import Period, StageShare, Step, Verdict
 from kvdiag.model.missing import Missing

@@ -13,6 +13,7 @@ from kvdiag.attribution.assemble import (
     row_seconds,
     stage_shares,
 )
+from kvdiag.attribution.assessment import Assessment, assess
 from kvdiag.attribution.blocks import moments
 from kvdiag.attribution.causes.base import discover
 from kvdiag.attribution.frame import Floats, Frame
@@ -20,7 +21,6 @@ from kvdiag.attribution.ledger import Ledger
 from kvdiag.attribution.split import Split
 from kvdiag.attribution.standing import WIDER, Standing, against_expectation
 from kvdiag.attribution.variance import split_variance
-from kvdiag.attribution.verdict import Assessment
 from kvdiag.derive.stages import StageMatrix
 from kvdiag.model.bundle import Bundle
 from kvdiag.model.diagnosis import DataSummary, Diagnosis, StageShare, Verdict
@@ -52,7 +52,7 @@ def whole_period(frame: Frame, split: Split, seed: int, decided: Verdict | None 
     seconds[:, -1] = total - found.expected.sum(axis=1) - seconds[:, :-1].sum(axis=1)
     tail = quantile_excess(total, seconds, 0.99)
     expected_p99 = float(np.quantile(found.expected.sum(axis=1), 0.99))
-    assessed = verdict.assess(found.columns, found.point, found.boot, tail, expected_p99, frame.rows, standing=True)
+    assessed = assess(found.columns, found.point, found.boot, tail, expected_p99, frame.rows, standing=True)
     point, assessed = _shares(frame, seconds, found.point, assessed, seed)
     said = verdict.decide_standing(found.columns, point, assessed, tail, expected_p99, split)
     said = few or replace(said, collect_next=steps.collect_next(found.columns, point, said))

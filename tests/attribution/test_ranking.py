@@ -6,8 +6,8 @@ from typing import cast
 import numpy as np
 import pytest
 
+from kvdiag.attribution.assessment import ranking
 from kvdiag.attribution.columns import Columns
-from kvdiag.attribution.verdict import ranking
 
 FAULT, DRIFT = (SimpleNamespace(cause=SimpleNamespace(workload=workload)) for workload in (False, True))
 
