@@ -171,8 +171,6 @@ def _serve(
         if config.recorder is not None:
             with _naming(file):
                 recorder = _recorder(config.recorder, setup, config.interval_s)
-            for line in unseen(setup.engines, setup.node):
-                _log.warning("%s", line)
             ending.callback(recorder.close)
         if setup.records is not None:
             from kvdiag_exporters.records.api import records_document
@@ -206,6 +204,8 @@ def _serve(
             signals.reloads.time_s = setup.clock.wall_s()
         scheme = "http" if web is None or web.context is None else "https"
         announce(f"serving {scheme}://{server.address}/metrics{where}")
+        for line in () if recorder is None else unseen(setup.engines, setup.node):
+            _log.warning("%s", line)
         if recorder is not None or setup.stream.followers or setup.records is not None:
             _record_until(signals, scraper, recorder, config.interval_s)
         else:
