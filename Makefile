@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NIXL := nixl-cu12==1.5.1
-# Programs the tests run: the lab's own list, a real Prometheus, a real browser, and a compiler-free everything else.
+# Programs the tests run: the lab's own list, a real Prometheus, a real browser.
 TEST_PACKAGES = $(shell cat tests/lab/packages.txt) prometheus linux-libc-dev chromium tmux
+# For the compiled loop of latency measurements, and the fake RDMA device of its tests.
+COMPILER := gcc libc6-dev libibverbs-dev
 
 .PHONY: demo test test-fast lint lab-shell bench format schemas dashboards preview clean
 
@@ -37,7 +39,7 @@ lab-shell: $(VENV)/.dev
 	$(BIN)/python tests/lab/shell.py $(LAB_ARGS)
 
 bench: $(VENV)/.dev
-	./tools/apt-install $(TEST_PACKAGES) gcc libc6-dev libibverbs-dev
+	./tools/apt-install $(TEST_PACKAGES)
 	$(BIN)/python -m benchmarks.perftest_compare $(BENCH_ARGS)
 
 format: $(VENV)/.dev
@@ -69,7 +71,8 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --no-deps '$(NIXL)' || echo 'note: no NIXL wheel for this platform; the demo will use the TCP transport' >&2
 	touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: pyproject.toml probes/kvdiag_probes/latency_loops.c tools/compile_loops.py | $(BIN)/python
+	[ "$$(id -u)" -ne 0 ] || ./tools/apt-install $(COMPILER)
 	$(BIN)/pip install --quiet --editable '.[probes,exporter,analysis,dev]'
 	$(BIN)/pip install --quiet --no-deps '$(NIXL)'
 	touch $@

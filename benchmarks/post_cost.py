@@ -1,9 +1,9 @@
 """Times what a posted work request costs in user space, above the provider: python -m benchmarks.post_cost.
 
-The real pyverbs and the probe's own loop run over benchmarks/fake_verbs.c, on which every signalled request completes
-at once: the time is that of posting, polling and recording. It needs gcc, libibverbs-dev (KVDIAG_VERBS_INCLUDE names
-another folder of headers) and pyverbs, no RDMA device. Times are thread CPU time, the best of the rounds; passes that
-record each completion and passes that record nothing take turns.
+The real pyverbs and the probe's own loops run over tests/probes/fake_verbs.c, on which every signalled request
+completes at once: the time is that of posting, polling and recording. It needs gcc, libibverbs-dev
+(KVDIAG_VERBS_INCLUDE names another folder of headers) and pyverbs, no RDMA device. Times are thread CPU time, the best
+of the rounds; passes that record each completion and passes that record nothing take turns.
 """
 
 import os
@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("fake_verbs.c")
+from tests.probes import fake_device
+
 _CHILD = "KVDIAG_FAKE_VERBS"
 _SLOTS, _DEPTH, _ROUNDS = 4096, 128, 60
 _BATCHES = (1, 4, 16, 64)
@@ -26,40 +27,31 @@ RECORDING_LIMIT_NS = 0.03 * LIMIT_NS
 
 def measure() -> int:
     """Print a table of nanoseconds a request; exit code 2 where a batch of 64 costs more than a limit."""
-    from kvdiag_probes.completion_queue import CompletionQueue
+    from kvdiag_probes import posting
+    from kvdiag_probes.compiled_turns import loop_for
     from kvdiag_probes.datapath import Operation, Plan
-    from kvdiag_probes.posting import ChainedPass, Lane
-    from kvdiag_probes.verbs import preload
 
-    preload()
-    import pyverbs.enums as e
-    from pyverbs.device import Context
-    from pyverbs.pd import PD
-    from pyverbs.qp import QP, QPCap, QPInitAttr
-
-    context = Context(name="fake0")
-    domain = PD(context)
-    queue = CompletionQueue(context, 2 * _DEPTH)
-    cap = QPCap(max_send_wr=_DEPTH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
-    pair = QP(domain, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=queue.verbs, rcq=queue.verbs, cap=cap, sq_sig_all=0))
-    lane = Lane(queue_pair=pair, completions=queue, local=1 << 20, lkey=1, remote=1 << 20, rkey=1)
+    device = fake_device.Device(_DEPTH)
+    lane = device.lane()
     print(f"{'batch':>6} {'ns a request':>13} {'recording off':>14} {'recording':>12} {'limits':>12}")
     ok = True
     for batch in _BATCHES:
         plan = Plan(operation=Operation.WRITE, size=64, slots=_SLOTS, queue_depth=_DEPTH, chain=batch, timeout_s=5.0)
-        made = ChainedPass([[lane]], plan, "fake")
+        made = posting.ChainedPass([[lane]], plan, "fake")
         on, off = _best(made.run)
         made.close()
         limits = f"{LIMIT_NS:.0f} and {RECORDING_LIMIT_NS:.0f} ns" if batch == _BATCHES[-1] else ""
         print(f"{batch:>6} {on:>13.1f} {off:>14.1f} {on - off:>9.1f} ns {limits:>14}")
         ok &= not limits or (on <= LIMIT_NS and on - off <= RECORDING_LIMIT_NS)
     alone = Plan(operation=Operation.READ, size=64, slots=_SLOTS, queue_depth=1, chain=1, timeout_s=5.0)
-    made = ChainedPass([[lane]], alone, "fake")
-    least_s = min(statistics.median(made.run().latencies_s) for _ in range(_ROUNDS))
-    made.close()
-    print(f"of a latency with one message outstanding, {least_s * 1e9:.0f} ns are the loop's own (median)")
-    for made_object in (pair, queue, domain, context):
-        made_object.close()
+    for loop in (loop_for(lane.queue_pair, lane.completions), "interpreted"):
+        if loop == "interpreted":
+            vars(posting)["compiled_turns"] = lambda *_: None
+        made = posting.ChainedPass([[lane]], alone, "fake")
+        least_s = min(statistics.median(made.run().latencies_s) for _ in range(_ROUNDS))
+        made.close()
+        print(f"of a latency with one message outstanding, {least_s * 1e9:.0f} ns are the loop's own ({loop}; median)")
+    device.close()
     return 0 if ok else 2
 
 
@@ -82,9 +74,7 @@ def main() -> int:
     if os.environ.get(_CHILD):
         return measure()
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "fake_verbs.so"
-        include = os.environ.get("KVDIAG_VERBS_INCLUDE", "/usr/include")
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", f"-I{include}", "-o", str(library), str(_SOURCE)], check=True)
+        library = fake_device.build(Path(folder), os.environ.get("KVDIAG_VERBS_INCLUDE", "/usr/include"))
         environment = os.environ | {"LD_PRELOAD": str(library), _CHILD: "1"}
         return subprocess.run([sys.executable, "-m", "benchmarks.post_cost"], env=environment, check=False).returncode
 

@@ -1,5 +1,6 @@
 """The wheel: exactly three top-level names, typed, and working in a fresh environment from another folder."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -35,6 +36,11 @@ def test_wheel_contents(wheel: Path) -> None:
     pages = {path.name for path in (ROOT / "kvdiag/checks").glob("*.md")}
     assert {f"kvdiag/checks/{page}" for page in pages} <= set(names)
     assert any(name.startswith("kvdiag/schemas/") and name.endswith(".json") for name in names)
+    # Code for one platform is in a wheel for that platform, beside the source that it names.
+    compiled = "kvdiag_probes/latency_loops.so" in names
+    assert compiled == ("none-any" not in wheel.name)
+    assert compiled or shutil.which("gcc") is None or not Path("/usr/include/infiniband/verbs.h").exists()
+    assert "kvdiag_probes/latency_loops.c" in names
     _run(sys.executable, "-m", "check_wheel_contents", wheel, cwd=ROOT)
 
 

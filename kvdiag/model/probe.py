@@ -43,7 +43,9 @@ class ProbeEnds:
     """The peer's control address and host; device, port and GID at each end, and the path MTU in bytes, for RDMA.
 
     The memory at each end says its kind and why it was taken; `rails` are further pairs of devices used beside the
-    first; `pinning` and `completion_timestamps` say what was done and seen, or why not.
+    first; `pinning` and `completion_timestamps` say what was done and seen, or why not. `latency_loop` is what posted
+    and polled here where one message was outstanding, compiled code or the interpreter and why; in a ping-pong
+    `peer_latency_loop` did so at the peer.
     """
 
     peer: str
@@ -56,6 +58,8 @@ class ProbeEnds:
     rails: tuple[str, ...] = ()
     pinning: str | None = None
     completion_timestamps: str | None = None
+    latency_loop: str | None = None
+    peer_latency_loop: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,9 @@ def _head(document: ProbeDocument) -> list[Text]:
         lines.append(Text(", ".join(filter(None, options))))
         lines.append(Text(f"memory: {ends.local_memory}; peer: {ends.peer_memory}"))
         lines.append(Text(f"completion timestamps: {ends.completion_timestamps}"))
+        if ends.latency_loop:
+            peer = f"; peer: {ends.peer_latency_loop}" if ends.peer_latency_loop else ""
+            lines.append(Text(f"latency loop: {ends.latency_loop}{peer}"))
     return lines
 
 

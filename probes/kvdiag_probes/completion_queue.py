@@ -43,6 +43,7 @@ class CompletionQueue:
         self._clock: DeviceClock | None = None
         self.stamp = time.perf_counter
         self.timestamps = "not offered by this device"
+        self.extended = False
         self.verbs = self._extended(context, entries, stamped=True) or self._extended(context, entries, stamped=False)
         if self.verbs is None:
             from pyverbs.cq import CQ
@@ -67,6 +68,7 @@ class CompletionQueue:
             self._clock = None
             return None
         self._read_extended(made)
+        self.extended = True
         if self._clock is not None:
             self._stamp(made)
         return made
@@ -113,6 +115,11 @@ class CompletionQueue:
             wr_id, status = self.take()
             found.append(Completion(wr_id, status, self.vendor_err if status else 0))
         return len(found), found
+
+    @property
+    def stamped(self) -> bool:
+        """Whether `stamp` returns the adapter's ticks beside this host's time."""
+        return self._clock is not None
 
     def begin(self) -> None:
         """Compare the adapter's clock with this host's, before a pass."""

@@ -348,7 +348,14 @@ def _ends(options: ProbeOptions, peer_host: str, link: _Link) -> ProbeEnds:
         ),
         pinning=link.rails.pinning,
         completion_timestamps=endpoint.timestamps,
+        latency_loop=endpoint.latency_loop if _one_at_a_time(options.settings, link) else None,
+        peer_latency_loop=link.session.latency_loop if options.settings.ping_pong else None,
     )
+
+
+def _one_at_a_time(settings: ProbeSettings, link: _Link) -> bool:
+    rails = link.rails.path.rails if link.rails else ()
+    return settings.queue_depth == settings.queue_pairs == 1 and not settings.bidirectional and not rails
 
 
 def _second_client(options: ProbeOptions) -> AgentClient:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kvdiag.errors import KvdiagError, UnavailableError, UndeterminedError, UsageError
 from kvdiag_probes._pyverbs import make_importable
+from kvdiag_probes.compiled_turns import loop_for
 from kvdiag_probes.completion_queue import CompletionQueue
 from kvdiag_probes.control.messages import Grant, QueuePairAddress, QueuePairNumber
 from kvdiag_probes.datapath import Plan
@@ -227,6 +228,11 @@ class Endpoint:
     def timestamps(self) -> str:
         """Say whether the adapter's own stamps end the latencies."""
         return str(self.cq.timestamps)
+
+    @property
+    def latency_loop(self) -> str:
+        """Say what runs passes of one message at a time, and why where that is the interpreter."""
+        return loop_for(self.qp, self.cq)
 
     def close(self) -> None:
         """Destroy queue pairs, registration, completion queues, domain and context, in this order."""

@@ -68,6 +68,7 @@ def test_each_message_of_a_ping_pong_is_answered_and_verified_both_ways(lab_benc
     # Both ends sent a data packet a message, and an acknowledgement of the other's.
     assert all(after[name] - before[name] >= 2 * 80 for name in ("sent_pkts", "rcvd_pkts"))
     assert document["proof"]["status"] == "proved"
+    assert (document["ends"]["latency_loop"], document["ends"]["peer_latency_loop"]) == ("compiled", "compiled")
 
 
 def test_a_probe_leaves_no_object_behind(lab_bench: Bench) -> None:
@@ -80,6 +81,7 @@ def test_a_probe_leaves_no_object_behind(lab_bench: Bench) -> None:
     ("flags", "streams"),
     [
         ("--op write-imm --qps 4 --batch 2 --signal-every 4 --memory thp", 1),
+        ("--op write-imm --queue-depth 1", 1),
         ("--op read --qps 3", 1),
         ("--inline 64 --check-ordering 8", 1),
         ("--bidirectional", 2),

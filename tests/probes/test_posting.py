@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvdiag.errors import UnavailableError, UndeterminedError
-from kvdiag_probes import posting
+from kvdiag_probes import posting, waiting
 from kvdiag_probes.completion import CompletionError
 from kvdiag_probes.completion_queue import Completion, CompletionQueue
 from kvdiag_probes.datapath import Operation, Plan
@@ -108,6 +108,7 @@ def _work_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("pyverbs.wr")
     monkeypatch.setattr(module, "SendWR", Request)
     monkeypatch.setattr(module, "SGE", Scatter)
+    monkeypatch.setattr("kvdiag_probes.posting.compiled_turns", lambda *_: None)
 
 
 def lanes(adapter: Adapter, count: int = 1) -> list[Lane]:
@@ -258,7 +259,8 @@ def test_it_sleeps_only_while_the_queue_will_not_run_dry(
 
     fake_time = SimpleNamespace(perf_counter=lambda: count("ticks") * tick_s, sleep=lambda _: count("sleep"))
     monkeypatch.setattr(posting, "time", fake_time)
-    monkeypatch.setattr(posting, "os", SimpleNamespace(sched_yield=lambda: count("yield")))
+    monkeypatch.setattr(waiting, "time", fake_time)
+    monkeypatch.setattr(waiting, "os", SimpleNamespace(sched_yield=lambda: count("yield")))
     made = ChainedPass([lanes(Adapter(delay=delay))], replace(plan(40, 1, depth=depth), timeout_s=60.0), "b:1")
     made.run()
     made.close()

@@ -172,6 +172,8 @@ def _run(document: ProbeDocument) -> Section:
         ("rails", ", ".join(to.rails)),
         ("pinning", to.pinning),
         ("completion timestamps", to.completion_timestamps),
+        ("latency loop", to.latency_loop),
+        ("latency loop of the peer", to.peer_latency_loop),
     )
     known = [(cell(name), cell(value)) for name, value in facts if value]
     if known:

@@ -8,7 +8,7 @@ from msgspec import Meta
 from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.memory import MemoryKind
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when a message changes its meaning; both ends must speak the same."""
 PROTOCOL_HEADER = "kvdiag-protocol"
 MAX_REQUEST_BYTES = 64 * 1024
@@ -83,6 +83,7 @@ class OpenAnswer(_Message, frozen=True, kw_only=True):
     device: _Text | None = None
     queue_pair: QueuePairAddress | None = None
     memory: Annotated[str, Meta(max_length=1024)] | None = None
+    latency_loop: Annotated[str, Meta(max_length=1024)] | None = None
     tcp_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     tcp_key: Annotated[str, Meta(max_length=64)] | None = None
     nixl_metadata: _Metadata | None = None

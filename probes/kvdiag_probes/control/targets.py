@@ -210,6 +210,7 @@ class _RdmaTarget:
             device=self._endpoint.choice.name,
             queue_pair=self._endpoint.address,
             memory=self._endpoint.region.note[:1024],
+            latency_loop=self._endpoint.latency_loop,
         )
 
     def close(self) -> None:

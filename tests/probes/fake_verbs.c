@@ -1,15 +1,34 @@
-/* An RDMA device in user space, for timing what posts and polls cost above the provider: a signalled request completes
- * at once, nothing is moved. Preloaded over libibverbs:
- * gcc -O2 -shared -fPIC -o fake_verbs.so fake_verbs.c */
+/* An RDMA device in user space, for what happens above the provider: a signalled request completes at once. Preloaded
+ * over libibverbs: gcc -O2 -shared -fPIC -o fake_verbs.so fake_verbs.c
+ * With FAKE_MOVES payloads are copied, within the process; FAKE_FAILS=N has the Nth request end in status 10, FAKE_SILENT=N
+ * none complete from the Nth on, FAKE_REFUSES=N its post be refused; FAKE_PLAIN offers no extended completion queues. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 #include <string.h>
 #undef ibv_query_port
 
-enum { RING = 1 << 16 };
+enum { RING = 1 << 16, SYNDROME = 0x89 };
 /* An extended queue begins as a plain one does. */
-struct fake_cq { struct ibv_cq_ex cq; unsigned head, tail; uint64_t wr_ids[RING]; };
+struct fake_cq { struct ibv_cq_ex cq; unsigned head, tail; uint64_t wr_ids[RING]; unsigned char statuses[RING]; };
+
+static int moves;
+static unsigned long fails, silent, refuses;
+
+static unsigned long number(const char *name)
+{
+	const char *given = getenv(name);
+	return given ? strtoul(given, NULL, 10) : 0;
+}
+
+static void move(const struct ibv_send_wr *wr)
+{
+	char *local = (char *)(uintptr_t)wr->sg_list->addr, *remote = (char *)(uintptr_t)wr->wr.rdma.remote_addr;
+	if (wr->opcode == IBV_WR_RDMA_READ)
+		memcpy(local, remote, wr->sg_list->length);
+	else
+		memcpy(remote, local, wr->sg_list->length);
+}
 
 static struct ibv_device device = {.name = "fake0"};
 static struct ibv_device *devices[] = {&device, NULL};
@@ -17,10 +36,23 @@ static struct ibv_device *devices[] = {&device, NULL};
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct fake_cq *cq = (struct fake_cq *)qp->send_cq;
-	(void)bad;
-	for (; wr; wr = wr->next)
-		if (wr->send_flags & IBV_SEND_SIGNALED)
+	/* A fake queue pair's handle counts its requests. */
+	for (; wr; wr = wr->next) {
+		int status = fails && qp->handle + 1 >= fails ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
+		qp->handle++;
+		if (refuses && qp->handle >= refuses) {
+			*bad = wr;
+			return ENOMEM;
+		}
+		if (silent && qp->handle >= silent)
+			continue;
+		if (moves && !status)
+			move(wr);
+		if (wr->send_flags & IBV_SEND_SIGNALED) {
+			cq->statuses[cq->tail % RING] = (unsigned char)status;
 			cq->wr_ids[cq->tail++ % RING] = wr->wr_id;
+		}
+	}
 	return 0;
 }
 
@@ -30,6 +62,8 @@ static int poll_cq(struct ibv_cq *given, int most, struct ibv_wc *wc)
 	int found = 0;
 	for (; found < most && cq->head != cq->tail; found++) {
 		memset(&wc[found], 0, sizeof wc[found]);
+		wc[found].status = cq->statuses[cq->head % RING];
+		wc[found].vendor_err = wc[found].status ? SYNDROME : 0;
 		wc[found].wr_id = cq->wr_ids[cq->head++ % RING];
 	}
 	return found;
@@ -41,11 +75,12 @@ static int start_poll(struct ibv_cq_ex *given, struct ibv_poll_cq_attr *attr)
 	(void)attr;
 	if (cq->head == cq->tail)
 		return ENOENT;
+	given->status = cq->statuses[cq->head % RING];
 	given->wr_id = cq->wr_ids[cq->head++ % RING];
-	given->status = IBV_WC_SUCCESS;
 	return 0;
 }
 
+static uint32_t read_vendor_err(struct ibv_cq_ex *given) { (void)given; return SYNDROME; }
 static void end_poll(struct ibv_cq_ex *given) { (void)given; }
 
 static struct fake_cq *new_cq(struct ibv_context *context, int cqe)
@@ -55,6 +90,7 @@ static struct fake_cq *new_cq(struct ibv_context *context, int cqe)
 	cq->cq.cqe = cqe;
 	cq->cq.start_poll = start_poll;
 	cq->cq.end_poll = end_poll;
+	cq->cq.read_vendor_err = read_vendor_err;
 	return cq;
 }
 
@@ -79,12 +115,16 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 	struct verbs_context *whole = calloc(1, sizeof *whole);
 	struct ibv_context *context = &whole->context;
 	whole->sz = sizeof *whole;
-	whole->create_cq_ex = create_cq_ex;
+	whole->create_cq_ex = getenv("FAKE_PLAIN") ? NULL : create_cq_ex;
 	whole->query_device_ex = query_device_ex;
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->device = d;
 	context->ops.post_send = post_send;
 	context->ops.poll_cq = poll_cq;
+	moves = getenv("FAKE_MOVES") != NULL;
+	fails = number("FAKE_FAILS");
+	silent = number("FAKE_SILENT");
+	refuses = number("FAKE_REFUSES");
 	return context;
 }
 int ibv_close_device(struct ibv_context *context) { free(verbs_get_ctx(context)); return 0; }
