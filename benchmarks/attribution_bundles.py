@@ -144,7 +144,7 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     print(f"  fabric, registration or connection against the rest: {_share(len(guilty), len(faults))}")
     listed = [one for one in faults if _machine(one.truth) == _machine(next(iter(one.ranked), None))]
     print(f"  the same, by what the list begins with (a verdict may abstain): {_share(len(listed), len(faults))}")
-    print(f"  relative error of the excess, median: {float(np.median(sizes)) if sizes else float('nan'):.0%}")
+    print(f"  relative error of the excess, median: {f'{np.median(sizes):.0%}' if sizes else 'none sized'}")
     first = [one for one in faults if one.ranked[:1] == [one.truth] and one.nodes]
     placed = [one for one in first if one.diagnosis.causes[0].nodes and _on(one)]
     print(f"  of those first that sit on some nodes, only such named: {_share(len(placed), len(first))}")

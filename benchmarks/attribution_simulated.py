@@ -74,6 +74,8 @@ def main() -> int:
     parser.add_argument("--histograms", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="worlds at a time")
     arguments = parser.parse_args()
+    if arguments.worlds < 1:
+        parser.error(f"--worlds {arguments.worlds}: give at least 1")
     results: dict[str, list[tuple[Case, Outcome]]] = {kind: [] for kind in KINDS}
     work = partial(_work, arguments.only, arguments.seed, arguments.keep, arguments.histograms)
     with ProcessPoolExecutor(arguments.jobs) if arguments.jobs > 1 else nullcontext() as pool:
@@ -203,21 +205,25 @@ def scraped(recorder: Recorder) -> Recorder:
 
 
 def report(results: dict[str, list[tuple[Case, Outcome]]]) -> None:
-    """Print the figures of each kind."""
-    for kind, heading in (("cause", "one cause, with a baseline"), ("chronic", "one cause, without a baseline")):
-        quiet = [outcome for _, outcome in results["none"]] if kind == "cause" else []
-        if results[kind]:
-            print(f"\n== {heading}")
-            summary([outcome for _, outcome in results[kind]] + quiet)
-    two = [(case, one) for case, one in results["two"] if one.identifiable]
-    if two:
+    """Print the figures of each kind that was looked at, also where nothing in it can be told apart."""
+    found = {kind: [outcome for _, outcome in results[kind]] for kind in KINDS}
+    for heading, outcomes in (
+        ("one cause, with a baseline" if found["cause"] else "nothing injected", found["cause"] + found["none"]),
+        ("one cause, without a baseline", found["chronic"]),
+    ):
+        if outcomes:
+            print(f"\n== {heading}: {len(outcomes)}")
+            summary(outcomes)
+    if found["two"]:
+        two = [(case, one) for case, one in results["two"] if one.identifiable]
         both = sum(set(case.truth.causes) <= set(one.ranked[:3]) for case, one in two)
         first = sum(one.ranked[:1] != [] and one.ranked[0] in case.truth.causes for case, one in two)
-        print(f"\n== two causes: {len(two)}; both among the first three: {both}; one of them first: {first}")
-    unknown = [one for _, one in results["unknown"]]
-    if unknown:
-        silent = sum(one.diagnosis.verdict.status != "cause" for one in unknown)
-        network = sum((one.diagnosis.verdict.cause or "").startswith(MACHINE) for one in unknown)
+        print(f"\n== two causes: {len(found['two'])}; identifiable: {len(two)}", end="")
+        print(f"; both among the first three: {both}; one of them first: {first}")
+    if found["unknown"]:
+        unknown = [one.diagnosis.verdict for one in found["unknown"]]
+        silent = sum(one.status != "cause" for one in unknown)
+        network = sum((one.cause or "").startswith(MACHINE) for one in unknown)
         print(f"\n== a cause outside the list: {len(unknown)}; nothing named: {silent}; network named: {network}")
 
 
