@@ -22,8 +22,9 @@ class ColdStage:
     of the later ones, each on a fresh connection.
 
     resolve: the peer's name; handshake: TCP and the agent's greeting; open: device, domain, completion queue, queue
-    pair to INIT; register: this end's buffer; peer: the exchange with the agent and its set-up; peer_register: its
-    buffer; connect: RTR, with address resolution, and RTS (TCP: the data connection); first_write.
+    pair to INIT; register: this end's buffer; peer: the exchange with the agent and its set-up, but for its search
+    for the device and the allocation of its buffer; peer_register: that buffer; connect: RTR, with address
+    resolution, and RTS (TCP: the data connection); first_write.
     """
 
     name: str

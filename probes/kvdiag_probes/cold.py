@@ -167,7 +167,8 @@ def _rdma(
             request = OpenRequest(transport=Transport.RDMA, size=options.size, queue_pair=endpoint.address)
             session = stack.enter_context(agent_session(client, request))
         clock.move("peer", "peer_register", session.register_s)
-        clock.seconds["peer"] -= session.allocate_s
+        # Engines allocate their memory and look for their device once, when they start.
+        clock.seconds["peer"] -= session.allocate_s + session.discover_s
         assert session.queue_pair is not None
         with clock.stage("connect"):
             endpoint.connect(session.queue_pair)

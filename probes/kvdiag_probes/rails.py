@@ -44,7 +44,8 @@ class RailOptions:
 class Rails:
     """`path` is the first rail and holds the others; `sessions` are the agent's, in the same order.
 
-    `connect_s` is from the first queue pair call to every pair connected, the exchange included and memory excluded.
+    `connect_s` is from the first queue pair call to every pair connected, the exchange included, memory and the
+    search for devices excluded.
     """
 
     path: RdmaPath
@@ -71,13 +72,14 @@ def open_rails(options: RailOptions, client: AgentClient, session: Opener) -> It
     with stages.stage("close"), contextlib.ExitStack() as stack, stages.stage("connect"):
         pinning = ""
         for number, device in enumerate(options.devices):
-            choice = choose(
-                read_devices(),
-                device=device,
-                port=options.port,
-                gid_index=options.gid_index,
-                addresses=[client.local_address] if client.local_address else [],
-            )
+            with stages.stage("discover"):
+                choice = choose(
+                    read_devices(),
+                    device=device,
+                    port=options.port,
+                    gid_index=options.gid_index,
+                    addresses=[client.local_address] if client.local_address else [],
+                )
             # Each rail's memory is touched first beside its device; the posting thread stays beside the first.
             with numa.beside(choice.device):
                 path, answer, seconds = _open(stack, options, number, choice, session)
@@ -123,13 +125,14 @@ def _open(
     if remote is None:
         raise UsageError(f"{options.peer}: the agent opened no queue pair")
     endpoint.connect(injection.connected(options.inject, remote, endpoint.address.mtu))
-    memory_s = endpoint.allocate_s + endpoint.register_s + answer.allocate_s + answer.register_s
+    other_s = endpoint.allocate_s + endpoint.register_s + answer.allocate_s + answer.register_s + answer.discover_s
     stages = options.stages
     stages.move("connect", "allocate", endpoint.allocate_s)
     stages.move("connect", "register", endpoint.register_s)
+    stages.move("control", "peer_discover", answer.discover_s)
     stages.move("control", "peer_allocate", answer.allocate_s)
     stages.move("control", "peer_register", answer.register_s)
     stages.move("control", "peer_connect", answer.setup_s)
     path = RdmaPath(endpoint, injection.targeted(options.inject, remote, options.size), options.peer)
     path.spoil_lane = injection.spoiler(options.inject, options.size)
-    return path, answer, time.perf_counter() - started_s - memory_s
+    return path, answer, time.perf_counter() - started_s - other_s

@@ -1,13 +1,23 @@
+import contextlib
 import json
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jsonschema import validate
 
 from kvdiag.cli import main
 from kvdiag.report.json import published_schema
+from kvdiag_probes import cold, verbs
 from kvdiag_probes.cold import ColdResult, summarise
+from kvdiag_probes.control.address import Address
+from kvdiag_probes.control.credential import Credential
+from kvdiag_probes.control.messages import OpenAnswer
+from kvdiag_probes.datapath import Transport
 from tests.probes.agents import serving
+from tests.probes.test_stages import ADDRESS, CHOICE
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +60,55 @@ def test_an_agent_that_is_not_there_and_a_name_that_is_none(capsys: pytest.Captu
     assert "127.0.0.1:1: Connection refused" in capsys.readouterr().err
     assert main(["probe", "cold", "no-such-host.invalid:18580", "--transport", "tcp"]) == 69
     assert "is the name right?" in capsys.readouterr().err
+
+
+class _Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_search_for_a_device_and_allocation_are_no_step_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine does both once, when it starts; at the agent they are inside the request that opens its end."""
+    clock = _Clock()
+
+    class Endpoint(contextlib.nullcontext[Any]):
+        address, path_mtu, allocate_s, register_s = ADDRESS, 1024, 100.0, 2.0
+
+        def __init__(self, *_: object) -> None:
+            super().__init__(self)
+            clock.now_s += 100 + 2 + 1
+
+        def connect(self, _: object) -> None:
+            clock.now_s += 4
+
+    @contextlib.contextmanager
+    def session(*_: object) -> Iterator[OpenAnswer]:
+        clock.now_s += 1000 + 500 + 8 + 16
+        yield OpenAnswer(
+            session="s", allocate_s=500, register_s=8, setup_s=16, discover_s=1000, device="b", queue_pair=ADDRESS
+        )
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    for owner, name, fake in (
+        (verbs, "preload", lambda: None),
+        (verbs, "Endpoint", Endpoint),
+        (cold, "choose", lambda *_, **__: CHOICE),
+        (cold, "agent_session", session),
+        (cold, "RdmaKvPath", lambda *_: None),
+    ):
+        monkeypatch.setattr(owner, name, fake)
+    options = cold.ColdOptions(
+        peer=Address("b", 1),
+        credential=Credential(token="t" * 20),
+        transport=Transport.RDMA,
+        size=4096,
+        rounds=1,
+        steady=1,
+        timeout_s=1,
+    )
+    taken = cold._Stages()
+    with cold._rdma(options, options.peer, SimpleNamespace(local_address=""), taken, "b"):  # type: ignore[arg-type]
+        pass
+    assert taken.seconds == {"open": 1, "register": 2, "peer": 16, "peer_register": 8, "connect": 4}

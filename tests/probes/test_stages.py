@@ -32,9 +32,11 @@ CHOICE = Choice(device="rdma0", port=1, gid_index=0, gid="::1", type="RoCE v2", 
 STAGES = [
     "control",
     "load",
+    "discover",
     "connect",
     "allocate",
     "register",
+    "peer_discover",
     "peer_allocate",
     "peer_register",
     "peer_connect",
@@ -96,6 +98,7 @@ class Client:
             allocate_s=work("peer_allocate"),
             register_s=work("peer_register"),
             setup_s=work("peer_connect"),
+            discover_s=work("peer_discover"),
             device="rdma1",
             queue_pair=ADDRESS,
         )
@@ -175,13 +178,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         made.work("prove")
         return Missing("a fake has none")
 
+    def choose(*_: object, **__: object) -> Choice:
+        made.work("discover")
+        return CHOICE
+
     replaced: list[tuple[Any, str, Callable[..., object]]] = [
         (time, "perf_counter", made.clock),
         (session, "AgentClient", lambda *_: Client(made)),
         (verbs, "preload", lambda: made.work("load")),
         (verbs, "Endpoint", Endpoint),
         (rails, "RdmaPath", Path),
-        (rails, "choose", lambda *_, **__: CHOICE),
+        (rails, "choose", choose),
         (numa, "beside", _unpinned),
         (proof, "read_counters", read),
         (proof, "read_objects", read),
@@ -236,6 +243,8 @@ def test_the_named_durations_are_those_of_the_stages(world: World) -> None:
     assert found.first_transfer_s == stages["first_transfer"] == 1
     assert found.steady_transfer_s == stages["transfer"]
     assert found.total_s == world.now_s - 100
+    # Set-up is the exchange and both ends' queue pairs: no buffer, and no search for a device.
+    assert found.connect_s == stages["connect"] + stages["peer_connect"] + 1
 
 
 def test_a_run_that_fails_fails_with_its_own_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,12 +74,16 @@ class OpenRequest(_Message, frozen=True, kw_only=True):
 
 
 class OpenAnswer(_Message, frozen=True, kw_only=True):
-    """What the agent spent on its buffer, its registration and the rest of the set-up is in seconds."""
+    """What the agent spent on its buffer, its registration and the rest of the set-up is in seconds.
+
+    `discover_s`, no part of the others, is its search for the device: an engine makes that once, when it starts.
+    """
 
     session: _Text
     allocate_s: float
     register_s: float
     setup_s: float
+    discover_s: float = 0.0
     device: _Text | None = None
     queue_pair: QueuePairAddress | None = None
     memory: Annotated[str, Meta(max_length=1024)] | None = None

@@ -150,7 +150,9 @@ class _RdmaTarget:
             gid_index=options.gid_index,
             addresses=[local_address],
         )
+        self._discover_s = time.perf_counter() - started_s
         self._remote = remote
+        started_s = time.perf_counter()
         self._endpoint = Endpoint(
             choice,
             request.size,
@@ -207,6 +209,7 @@ class _RdmaTarget:
             allocate_s=self._endpoint.allocate_s,
             register_s=self._endpoint.register_s,
             setup_s=self._setup_s,
+            discover_s=self._discover_s,
             device=self._endpoint.choice.name,
             queue_pair=self._endpoint.address,
             memory=self._endpoint.region.note[:1024],
