@@ -1,13 +1,19 @@
-"""A probe's average load on the wire, held below what the operator allows beside serving traffic."""
+"""A probe's average load, held below what the operator allows beside serving traffic."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_BURST_S, _CREDIT_S = 0.1, 1.0
+"""What goes at full speed at a time is at most a tenth of a second's worth where the probe can cut it so small; of a
+quiet time, as while payloads are compared, one second is made up for."""
 
 
 class Budget:
     """At most `bytes_per_second` on average over the whole command (None: no bound).
 
-    Bursts between two calls of `spend` go at full speed: keep them short. `waited_s` is the time spent waiting.
+    Bursts between two calls of `spend` go at full speed: see `burst`. `waited_s` is the time spent waiting.
     """
 
     def __init__(
@@ -17,16 +23,42 @@ class Budget:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rate, self._clock, self._sleep = bytes_per_second, clock, sleep
-        self._started_s = clock()
-        self._bytes = 0
+        self._paid_until_s = clock()
         self.waited_s = 0.0
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a bound."""
+        return self._rate is not None
+
+    def burst(self, size: int, most: int) -> int:
+        """Return how many pieces of so many bytes may follow each other, from 1 to `most`."""
+        return most if self._rate is None else max(1, min(most, int(self._rate * _BURST_S / size)))
 
     def spend(self, moved_bytes: int) -> None:
         """Count bytes that were moved, and wait until the average is within the bound again."""
         if self._rate is None:
             return
-        self._bytes += moved_bytes
-        ahead_s = self._bytes / self._rate - (self._clock() - self._started_s)
+        now_s = self._clock()
+        self._paid_until_s = max(self._paid_until_s, now_s - _CREDIT_S) + moved_bytes / self._rate
+        ahead_s = self._paid_until_s - now_s
         if ahead_s > 0:
             self._sleep(ahead_s)
             self.waited_s += ahead_s
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Have the transfers that this thread makes in the block spend from this budget."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def current() -> Budget:
+    """Return the budget in force here, or one without a bound."""
+    return _current.get() or Budget(None)

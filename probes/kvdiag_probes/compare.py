@@ -53,10 +53,8 @@ def collect(
     for number in range(rounds):
         for method in methods if number % 2 == 0 else methods[::-1]:
             options.progress(f"round {number + 1} of {rounds}: {method}")
-            with tracing.span(tracing.ROUNDS, method, round=number + 1):
-                result = _once(options, method, run)
-            found[method].append(result)
-            budget.spend(result.proof.payload_bytes)
+            with tracing.span(tracing.ROUNDS, method, round=number + 1), budget.in_force():
+                found[method].append(_once(options, method, run))
 
 
 def summarise(options: ProbeOptions, methods: Sequence[str], found: dict[str, list[ProbeResult]]) -> Comparison:

@@ -153,7 +153,7 @@ def time_active(
             settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
             settings = replace(settings, in_flight=in_flight)
             try:
-                with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1):
+                with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1), budget.in_force():
                     results.append(run(replace(options, settings=settings)))
             except KvdiagError as error:
                 if not results:
@@ -161,7 +161,6 @@ def time_active(
                 failures[count] = error
                 continue
             rates[count].append(results[-1].results[0].bytes_per_second)
-            budget.spend(results[-1].proof.payload_bytes)
     metrics = {
         count: metric(f"active.{count}.bandwidth", "bytes_per_second", "higher", rates[count])
         for count in active

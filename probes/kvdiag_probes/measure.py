@@ -10,6 +10,9 @@ from typing import Protocol, runtime_checkable
 from kvdiag.errors import UnavailableError
 from kvdiag.model.probe import OrderingCheck, SizeResult
 from kvdiag_probes import pattern
+from kvdiag_probes.amount import Amount as Amount
+from kvdiag_probes.amount import Tally, next_slots
+from kvdiag_probes.budget import Budget, current
 from kvdiag_probes.corruption import classify
 from kvdiag_probes.datapath import (
     DataPath,
@@ -27,8 +30,6 @@ from kvdiag_probes.ping_pong import expect
 from kvdiag_probes.sizes import format_size
 from kvdiag_probes.stages import Stages
 
-_WALL_FACTOR, _WALL_SPARE_S = 10, 10.0
-"""A run bounded by transfer time ends at ten times that, and ten seconds, of elapsed time: verification is slower."""
 _FLAG = struct.Struct("<Q")
 
 
@@ -81,15 +82,6 @@ class Receives(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """How much to measure of each size: `iterations`, or passes until `duration_s` seconds of transfer are over."""
-
-    iterations: int | None
-    duration_s: float | None
-    warmup: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
     """How messages are posted; None leaves it to their size.
 
@@ -116,28 +108,13 @@ class Reverse:
     receives: Receives
 
 
-@dataclass(slots=True)
-class _Tally:
-    samples: Samples
-    count: int = 0
-    seconds: float = 0.0
-    reverse_s: float = 0.0
-    peak: float = 0.0
-
-    def add(self, done: Pass, plan: Plan, streams: int, reverse_s: float) -> None:
-        self.count += plan.slots
-        self.seconds += done.elapsed_s
-        self.reverse_s += reverse_s
-        self.peak = max(self.peak, plan.bytes * streams / done.elapsed_s)
-        self.samples.add(done.latencies_s)
-
-
 @dataclass(slots=True, kw_only=True)
 class Runner:
     """Runs verified passes; every pass carries another pattern, so that stale bytes never pass for new ones.
 
     `rails` are buffers that carry as many messages beside `path`'s own. `corrupt`, for tests, is called with the local
     buffer: before a WRITE, after a READ. With `ping_pong` the peer's transfers, of `reverse`, answer ours one by one.
+    `budget` bounds the average load: passes are then short, with pauses between them, charged to the stage "budget".
     `progress` gets one line. `moved_bytes` counts every payload byte of the path
     itself in the operation's direction, warm-up included. `samples` keeps each size's raw latencies in seconds.
     """
@@ -156,6 +133,7 @@ class Runner:
     progress: Callable[[str], None] = lambda _: None
     samples: dict[int, Samples] | None = None
     stages: Stages = field(default_factory=Stages)
+    budget: Budget = field(default_factory=current)
     receive: bool = True
     moved_bytes: int = 0
     _seed: int = 0
@@ -170,7 +148,9 @@ class Runner:
     def measure(self, size: int, amount: Amount) -> SizeResult:
         """Warm up, then measure one size; PayloadMismatchError where bytes differ, UnavailableError where it fails."""
         chain = self.posting.batch or chain_length(size, self.queue_depth)
-        most = slot_count(size, max(self.queue_depth, self.posting.queue_pairs), amount.iterations or 1 << 30)
+        least = max(self.queue_depth, self.posting.queue_pairs)
+        most = slot_count(size, least, amount.iterations or 1 << 30)
+        most = min(most, max(least, self.budget.burst(size * self._streams, most)))
         warmup = Amount(iterations=amount.warmup, duration_s=None, warmup=0)
         self._run(size, chain, most, warmup, Samples(), "warmup")
         samples = Samples(keep=self.samples is not None)
@@ -210,6 +190,7 @@ class Runner:
                 prepared.run()
                 self.moved_bytes += plan.bytes
                 _, wrong = far.collect()
+                self._spend(plan.bytes)
                 if wrong is not None:
                     raise PayloadMismatchError(
                         f"{self.peer}: in round {round_number + 1} of {rounds} the flag was seen before its payload: "
@@ -222,12 +203,12 @@ class Runner:
     def _streams(self) -> int:
         return (1 + len(self.rails)) * (2 if self.reverse else 1)
 
-    def _run(self, size: int, chain: int, most: int, amount: Amount, samples: Samples, stage: str) -> _Tally:
-        tally = _Tally(samples)
+    def _run(self, size: int, chain: int, most: int, amount: Amount, samples: Samples, stage: str) -> Tally:
+        tally = Tally(samples)
         started_s = time.monotonic()
         with ExitStack() as stack:
             prepared: dict[int, PreparedPass] = {}
-            while slots := _next_slots(tally, most, amount, time.monotonic() - started_s):
+            while slots := next_slots(tally, most, amount, time.monotonic() - started_s):
                 plan = self._plan(size, slots, chain)
                 if slots not in prepared:
                     prepared[slots] = stack.enter_context(closing(self._prepare(plan)))
@@ -273,7 +254,13 @@ class Runner:
             self._stale[number] = seed
             if mismatch is not None:
                 raise self._wrong(mismatch, plan, self.operation.verb)
+        self._spend(plan.bytes * self._streams)
         return done, reverse_s
+
+    def _spend(self, moved_bytes: int) -> None:
+        if self.budget.limited:
+            with self.stages.stage("budget"):
+                self.budget.spend(moved_bytes)
 
     def _fill(self, rail: tuple[Buffered, FarEnd], seed: int, plan: Plan) -> str:
         near, far = rail
@@ -383,12 +370,3 @@ class Runner:
             flag_offset=flag_offset,
             flag_last=flag_last,
         )
-
-
-def _next_slots(tally: _Tally, most: int, amount: Amount, elapsed_s: float) -> int:
-    if amount.iterations is not None:
-        return min(most, amount.iterations - tally.count)
-    wanted_s = amount.duration_s or 0.0
-    if tally.seconds < wanted_s and elapsed_s < wanted_s * _WALL_FACTOR + _WALL_SPARE_S:
-        return most
-    return 0

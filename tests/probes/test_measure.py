@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from kvdiag_probes import pattern
+from kvdiag_probes.budget import Budget
 from kvdiag_probes.corruption import classify
 from kvdiag_probes.datapath import Operation, Pass, Plan
 from kvdiag_probes.errors import PayloadMismatchError
@@ -244,3 +245,27 @@ def test_rails_carry_different_patterns_and_each_is_verified() -> None:
     first.spoil = lambda plan: second.remote.__setitem__(slice(0, plan.bytes), second.local[: plan.bytes])
     result = made.measure(4096, Amount(iterations=2, duration_s=None, warmup=0))
     assert (result.iterations, result.bytes) == (2, 2 * 2 * 4096)
+
+
+@pytest.mark.parametrize(("rate", "slots"), [(163_840.0, 8), (1024.0, 4)])
+def test_a_budget_paces_the_passes_of_a_run_not_only_its_end(rate: float, slots: int) -> None:
+    """A queue full is the least that goes at a time: else it would be no measurement at that depth."""
+    now, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    wire = Wire()
+    with Budget(rate, clock=lambda: now[0], sleep=sleep).in_force():
+        run = runner(wire)
+    run.measure(2048, Amount(iterations=16, duration_s=None, warmup=0))
+    assert [plan.slots for plan in wire.plans] == [slots] * (16 // slots)
+    assert sum(slept) == pytest.approx(16 * 2048 / rate)
+    assert {one.stage: one.seconds for one in run.stages.times()}.keys() >= {"budget"}
+
+
+def test_without_a_budget_no_stage_is_charged_for_one() -> None:
+    run = runner(Wire())
+    run.first(64)
+    assert "budget" not in {one.stage for one in run.stages.times()}

@@ -33,8 +33,8 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     kept: list[ProbeResult] = []
     try:
         for _ in range(_rounds(flags)):
-            runs.append(run_probe(replace(options, partial=kept.append)))
-            allowed.spend(runs[-1].proof.payload_bytes)
+            with allowed.in_force():
+                runs.append(run_probe(replace(options, partial=kept.append)))
     except KvdiagError as error:
         if runs or kept:
             _keep((kept or runs)[-1], options, flags, str(error))
