@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kvdiag.derive.intervals import median, metric
 from kvdiag.errors import UnavailableError
 from kvdiag.model.kv_geometry import Block
+from kvdiag.model.missing import Missing
 from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_cold import ColdStage
 from kvdiag.model.probe_judgement import Metric
@@ -24,6 +25,7 @@ from kvdiag_probes.gid import choose
 from kvdiag_probes.kv.path import KvPath
 from kvdiag_probes.kv.rdma_path import DEPTH, RdmaKvPath
 from kvdiag_probes.kv.tcp_path import TcpKvPath, agent_session
+from kvdiag_probes.narrowing import narrowing
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.tcp import TcpInitiator
 
@@ -144,7 +146,8 @@ def _tcp(
             initiator = TcpInitiator.connect(peer.host, session.tcp_port, options.timeout_s, key=key)
         stack.enter_context(initiator)
         path = TcpKvPath(initiator, client, session.session, options.size)
-        yield path, ProbeEnds(peer=str(options.peer), peer_host=host)
+        with narrowing(peer, options.credential, None, Missing("TCP has no port")):
+            yield path, ProbeEnds(peer=str(options.peer), peer_host=host)
 
 
 @contextlib.contextmanager
@@ -179,7 +182,9 @@ def _rdma(
             peer_device=session.device,
             path_mtu=endpoint.path_mtu,
         )
-        yield RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer)), ends
+        path = RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer))
+        with narrowing(peer, options.credential, endpoint, path.before):
+            yield path, ends
 
 
 def _transfer(path: KvPath, options: ColdOptions) -> float:

@@ -108,12 +108,13 @@ STATUSES = {
 
 
 class CompletionError(UnavailableError):
-    """An operation that completed with an error: its ibv_wc_status, and the adapter's syndrome or 0."""
+    """An `operation` that completed with an error: its ibv_wc_status, and the adapter's syndrome or 0."""
 
-    def __init__(self, message: str, status: int, vendor: int = 0) -> None:
+    def __init__(self, message: str, status: int, vendor: int = 0, operation: str = "RDMA") -> None:
         super().__init__(message)
         self.status = status
         self.vendor = vendor
+        self.operation = operation
 
 
 def leading(statuses: Iterable[int]) -> int | None:
@@ -150,4 +151,5 @@ def completion_error(
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"
     facts = f"; seen: {', '.join(seen)}" if seen else ""
-    return CompletionError(f"{peer}: {operation} failed with {detail}: {ranked}{facts}; next: {action}", status, vendor)
+    line = f"{peer}: {operation} failed with {detail}: {ranked}{facts}; next: {action}"
+    return CompletionError(line, status, vendor, operation)

@@ -2,7 +2,8 @@
 
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from kvdiag.errors import KvdiagError, UnavailableError
 from kvdiag.model.missing import Missing
@@ -10,9 +11,13 @@ from kvdiag.model.rdma import PortCounters
 from kvdiag_probes.completion import RETRIES_EXCEEDED, CompletionError, ControlState, completion_error
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient, LostAgentError, RefusedConnectionError
+from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.datapath import DataPath, Operation
 from kvdiag_probes.rdma_path import RdmaPath, inactive_port
 from kvdiag_probes.symptoms import symptoms
+
+if TYPE_CHECKING:
+    from kvdiag_probes.verbs import Endpoint
 
 CONTROL_TIMEOUT_S = 2.0
 _CONTROL_CAUSES = {
@@ -31,18 +36,44 @@ def narrowed(
     ask: Callable[[], AgentClient],
 ) -> UnavailableError:
     """Return the error with its causes narrowed; `before` are the port's counters from before, `ask` opens a client."""
+    endpoint = path.endpoint if isinstance(path, RdmaPath) else None
+    return explained(error, peer, endpoint, before, ask, f"RDMA {operation.verb}")
+
+
+@contextlib.contextmanager
+def narrowing(
+    peer: Address, credential: Credential, endpoint: "Endpoint | None", before: PortCounters | Missing
+) -> Iterator[None]:
+    """Narrow the causes of whatever becomes unavailable in the block; `endpoint` is this end's, None over TCP."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise explained(
+            error, peer, endpoint, before, lambda: AgentClient(peer, credential, CONTROL_TIMEOUT_S)
+        ) from error
+
+
+def explained(
+    error: UnavailableError,
+    peer: Address,
+    endpoint: "Endpoint | None",
+    before: PortCounters | Missing,
+    ask: Callable[[], AgentClient],
+    operation: str = "",
+) -> UnavailableError:
+    """Return the error with what this end shows; of a completion the operation is its own, unless one is given."""
     port = ""
     seen: list[str] = []
-    if isinstance(path, RdmaPath):
-        choice = path.endpoint.choice
+    if endpoint is not None:
+        choice = endpoint.choice
         port = inactive_port(choice.device, choice.port)
         with contextlib.suppress(Exception):  # of a device that is gone nothing may be seen, in whatever way
-            seen = symptoms(path.endpoint, before, port)
+            seen = symptoms(endpoint, before, port)
     lost = not isinstance(error, CompletionError) or error.status == RETRIES_EXCEEDED
     control = control_state(peer, ask) if lost and not port else None
     if isinstance(error, CompletionError):
         return completion_error(
-            f"RDMA {operation.verb}",
+            operation or error.operation,
             str(peer),
             error.status,
             vendor=error.vendor,

@@ -13,7 +13,8 @@ from kvdiag.model.kv_geometry import Block
 from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag_probes import pattern
 from kvdiag_probes import proof as transport_proof
-from kvdiag_probes.completion import completion_error, leading
+from kvdiag_probes.completion import CompletionError, completion_error, leading
+from kvdiag_probes.completion_queue import Completion
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
@@ -22,6 +23,7 @@ from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.gid import choose
 from kvdiag_probes.kv.path import Groups, Timing
 from kvdiag_probes.kv.tcp_path import agent_session
+from kvdiag_probes.narrowing import narrowing
 from kvdiag_probes.rdma_path import read_devices
 
 DEPTH, CHAIN = 256, 16
@@ -31,12 +33,12 @@ MESSAGE_BYTES = 4 << 20
 
 
 class RdmaKvPath:
-    """One queue pair, connected; `remote` is the agent's."""
+    """One queue pair, connected; `remote` is the agent's, `before` this port's counters."""
 
     def __init__(self, endpoint: Any, remote: QueuePairAddress, client: AgentClient, session: str, peer: str) -> None:
         self._endpoint, self._remote = endpoint, remote
         self._client, self._session, self._peer = client, session, peer
-        self._before = transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port)
+        self.before = transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port)
         self._control_before = sum(client.moved_bytes)
 
     def transfer(self, operation: Operation, groups: Groups, timeout_s: float, repeats: int) -> Timing:
@@ -87,7 +89,7 @@ class RdmaKvPath:
                     payload,
                     self._endpoint.path_mtu,
                     self._endpoint.address.qpn,
-                    self._before,
+                    self.before,
                     after,
                     objects,
                     control_bytes,
@@ -144,11 +146,15 @@ class RdmaKvPath:
             deadline_s = now_s + timeout_s
             for completion in completions:
                 if completion.status:
-                    status = leading(one.status for one in completions) or 0
-                    raise completion_error(f"RDMA {operation.upper()}", self._peer, status)
+                    raise self._failed(operation, completions)
                 outstanding -= completion.wr_id
                 left -= 1
         return Timing(build_s=build_s, post_s=post_s, wire_s=now_s - started_s - post_s - poll_s, poll_s=poll_s)
+
+    def _failed(self, operation: Operation, completions: Sequence[Completion]) -> CompletionError:
+        status = leading(one.status for one in completions) or 0
+        vendor = next(one.vendor_err for one in completions if one.status == status)
+        return completion_error(f"RDMA {operation.verb}", self._peer, status, vendor=vendor)
 
 
 @contextlib.contextmanager
@@ -180,7 +186,9 @@ def open_rdma(
                     peer_device=session.device,
                     path_mtu=endpoint.path_mtu,
                 )
-                yield RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer)), ends
+                path = RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer))
+                with narrowing(peer, credential, endpoint, path.before):
+                    yield path, ends
 
 
 def _messages(blocks: Sequence[Block]) -> list[Block]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from kvdiag.errors import KvdiagError
+from kvdiag.model.missing import Missing
 from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag_probes import pattern
 from kvdiag_probes import proof as transport_proof
@@ -14,6 +15,7 @@ from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import FillRequest, OpenAnswer, OpenRequest, VerifyRequest
 from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.kv.path import Groups, Timing
+from kvdiag_probes.narrowing import narrowing
 from kvdiag_probes.tcp import MAX_BLOCKS, Block, TcpInitiator
 
 
@@ -93,4 +95,5 @@ def open_tcp(
             key = bytes.fromhex(session.tcp_key)
             with TcpInitiator.connect(peer.host, session.tcp_port, timeout_s, key=key) as initiator:
                 ends = ProbeEnds(peer=str(peer), peer_host=host)
-                yield TcpKvPath(initiator, client, session.session, local_bytes), ends
+                with narrowing(peer, credential, None, Missing("TCP has no port")):
+                    yield TcpKvPath(initiator, client, session.session, local_bytes), ends
