@@ -19,6 +19,7 @@ def render(document: ProbeDocument) -> RenderableType:
         *_head(document),
         _rates(document),
         _latencies(document),
+        *_rounds(document),
         *_durations(document),
         *([] if document.failure else _proof(document)),
         *_errors(document),
@@ -86,6 +87,20 @@ def _latencies(document: ProbeDocument) -> Table:
     return _table(("#bytes", "#timed", *names), rows)
 
 
+def _rounds(document: ProbeDocument) -> list[RenderableType]:
+    if document.rounds < 2:
+        return []
+    kind = document.settings.kind
+    metrics = {one.name: one for one in document.metrics}
+    rows = []
+    for result in document.results:
+        name = f"{kind}.{result.size_bytes}"
+        rate, p50 = metrics[f"{name}.bandwidth"], metrics[f"{name}.latency_p50"]
+        rows.append((str(result.size_bytes), parts.interval(rate, 1 / _MIB), parts.interval(p50, _MICROSECONDS, ".1f")))
+    head = Text(f"the above of one round; medians of all {document.rounds}, and their intervals:")
+    return [head, _table(("#bytes", "BW average[MiB/s]", "t_p50[µs]"), rows)]
+
+
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in columns:
@@ -143,7 +158,7 @@ def _thresholds(document: ProbeDocument) -> list[Text]:
     return [
         Text(
             f"{'met' if bound.met else 'MISSED'}: {bound.name} {bound.limit:g}: {bound.size_bytes} bytes reached "
-            f"{bound.value:.3f} {bound.unit}",
+            f"{bound.value:.3f} {bound.unit}{' in the worst round' if document.rounds > 1 else ''}",
             style="" if bound.met else "bold red",
         )
         for bound in document.thresholds

@@ -74,14 +74,15 @@ def summarise(options: ProbeOptions, methods: Sequence[str], found: dict[str, li
 
 
 def link_bytes_per_second(ends: ProbeEnds) -> float | None:
-    """Return the rate of this end's RDMA port as sysfs shows it, or None for TCP and where it is not shown."""
+    """Return the rate of this end's RDMA ports together, rails among them, as sysfs shows it; None for TCP and where
+    one is not shown.
+    """
     if ends.local_device is None:
         return None
-    name = ends.local_device.partition(" ")[0]
-    for port in read_devices().ports:
-        if port.name == name and not isinstance(port.rate_gbps, Missing):
-            return port.rate_gbps * 1e9 / 8
-    return None
+    names = {text.partition(" ")[0] for text in (ends.local_device, *ends.rails)}
+    rates = {port.name: port.rate_gbps for port in read_devices().ports if port.name in names}
+    known = [rate for rate in rates.values() if not isinstance(rate, Missing)]
+    return sum(known) * 1e9 / 8 if len(known) == len(names) else None
 
 
 def _once(options: ProbeOptions, method: str, run: Callable[[ProbeOptions], ProbeResult]) -> ProbeResult:

@@ -1,15 +1,23 @@
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema import validate
 
 from kvdiag.cli import main
+from kvdiag.cli.probe import _finish
+from kvdiag.derive.intervals import metric
 from kvdiag.errors import UnavailableError
-from kvdiag.model.probe import SizeResult
+from kvdiag.model.missing import Missing
+from kvdiag.model.probe import ProbeEnds, SizeResult
 from kvdiag.report.json import published_schema
+from kvdiag_probes import compare, session
 from kvdiag_probes.measure import Amount, Runner
+from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
 from tests.probes.agents import serving
 
 
@@ -127,7 +135,26 @@ def test_rounds_give_intervals_that_limits_and_baselines_are_judged_by(
     assert probe(*common, "--rounds", "5", "--min-bandwidth", "90Tb/s") == 2
     assert probe(*common, "--rounds", "4", "--min-bandwidth", "1kb/s") == 3
     assert probe(*common, "--rounds", "5", "--baseline", str(history)) == 3
-    assert "1 comparable runs in the baseline" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 comparable runs in the baseline" in out
+    (row,) = out[out.index("medians of all 5") :].splitlines()[2:3]
+    assert re.fullmatch(r" *4096 +[\d.]+ \([\d.]+ … [\d.]+\) +[\d.]+ \([\d.]+ … [\d.]+\)", row), row
+
+
+def test_every_round_must_keep_the_latency_limit(
+    peer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds = iter((5e-6, 9e-6, 4e-6))
+
+    def slow(options: ProbeOptions) -> ProbeResult:
+        result = run_probe(options)
+        (row,) = result.results
+        return replace(result, results=(replace(row, latency_s=replace(row.latency_s, p99=next(rounds))),))
+
+    monkeypatch.setattr(session, "run_probe", slow)
+    common = ["latency", peer, "--transport", "tcp", "--size", "64", "--iterations", "4", "--rounds", "3"]
+    assert probe(*common, "--max-p99-us", "8.9") == 2
+    assert "MISSED: --max-p99-us 8.9: 64 bytes reached 9.000 µs in the worst round" in capsys.readouterr().out
 
 
 def test_what_was_measured_before_a_failure_is_kept_and_marked(
@@ -155,3 +182,25 @@ def test_what_was_measured_before_a_failure_is_kept_and_marked(
     assert {line.partition(",")[0] for line in samples.read_text().splitlines()} == {"size_bytes", "64"}
     assert probe(*common) == 69
     assert "INCOMPLETE: the run failed; these are the sizes before that" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rails", "directions", "limit"),
+    [((), 1, 0.9 * 25e9), ((), 2, 1.8 * 25e9), (("b/1 gid-index 3 (::1, RoCE v2) -> d/1",), 1, 0.9 * 50e9)],
+)
+def test_a_share_of_the_link_is_one_of_all_rails_and_directions(
+    monkeypatch: pytest.MonkeyPatch, rails: tuple[str, ...], directions: int, limit: float
+) -> None:
+    ports = (SimpleNamespace(name="a/1", rate_gbps=200.0), SimpleNamespace(name="b/1", rate_gbps=200.0))
+    monkeypatch.setattr(compare, "read_devices", lambda: SimpleNamespace(ports=ports))
+    ends = ProbeEnds(peer="p:1", peer_host="p", local_device="a/1 gid-index 3 (::1, RoCE v2)", rails=rails)
+    rates = [metric("bandwidth.1.bandwidth", "bytes_per_second", "higher", [1e9] * 5)]
+    (found,) = _finish.judge_rates({"min_bandwidth": "0.9xlink"}, ends, rates, directions)
+    assert found.status == "missed" and found.limit == pytest.approx(limit)
+
+
+def test_a_rail_of_unknown_rate_leaves_the_share_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = (SimpleNamespace(name="a/1", rate_gbps=200.0), SimpleNamespace(name="b/1", rate_gbps=Missing("no rate")))
+    monkeypatch.setattr(compare, "read_devices", lambda: SimpleNamespace(ports=ports))
+    ends = ProbeEnds(peer="p:1", peer_host="p", local_device="a/1 gid", rails=("b/1 gid -> d/1",))
+    assert compare.link_bytes_per_second(ends) is None

@@ -68,10 +68,13 @@ def refuse_port(flags: dict[str, Any]) -> None:
         raise UsageError(f"{' and '.join(given)} {what} with --transport {flags['transport'].value}")
 
 
-def judge_rates(flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterable[Metric]") -> "tuple[Judgement, ...]":
-    """Judge bandwidths against --min-bandwidth, a share of this end's port; nothing without the flag.
+def judge_rates(
+    flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterable[Metric]", directions: int = 1
+) -> "tuple[Judgement, ...]":
+    """Judge bandwidths against --min-bandwidth, a share of this end's ports; nothing without the flag.
 
-    Undetermined where the port's rate is not known: what was measured is kept all the same.
+    `directions` are those whose sum the bandwidths are: a link carries its rate each way at once. Undetermined where a
+    port's rate is not known: what was measured is kept all the same.
     """
     if not flags["min_bandwidth"]:
         return ()
@@ -81,7 +84,7 @@ def judge_rates(flags: dict[str, Any], ends: "ProbeEnds | None", rates: "Iterabl
 
     link = link_bytes_per_second(ends) if ends else None
     try:
-        limit = parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
+        limit = parse_rate(flags["min_bandwidth"], "--min-bandwidth", None if link is None else link * directions)
     except UndeterminedError as error:
         return tuple(undecided("--min-bandwidth", one, str(error)) for one in rates)
     return tuple(judge("--min-bandwidth", one, limit) for one in rates)
