@@ -40,7 +40,7 @@ class _Turns(Structure):
         *((name, c_void_p) for name in ("buffer", "offsets", "values", "began_ns", "ended_ns", "ticks")),
         ("slice_ns", c_uint64),
         *((name, c_uint32) for name in ("size", "lkey", "rkey", "opcode", "flags", "count", "spins", "spins_more")),
-        *((name, c_uint32) for name in ("extended", "stamped", "serves")),
+        *((name, c_uint32) for name in ("extended", "stamped")),
         *((name, c_uint32) for name in ("sent", "seen", "step", "untaken", "status", "vendor_err", "error")),
     ]
 
@@ -96,7 +96,7 @@ class CompiledTurns:
         began = np.zeros(self._call.count + 1, np.uint64)
         self._begin(began)
         self._call.buffer, self._call.offsets = memory.ctypes.data, offsets.ctypes.data
-        self._call.values, self._call.serves = values.ctypes.data, serves
+        self._call.values = values.ctypes.data
         self._call.step = _POST if serves else 0
         self._run(self._library.kvdiag_turns_exchange)
         return _seconds(began if serves else began[:-1])

@@ -5,6 +5,7 @@
  * operations, as <infiniband/verbs.h> inlines them, so nothing is linked; kvdiag_probes.compiled_turns loads and calls
  * them, and kvdiag_probes.turns holds the same loops where this is not compiled.
  */
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <stdint.h>
@@ -28,7 +29,7 @@ struct turns {
 	uint64_t slice_ns;       /* a call returns when nothing has come for so long */
 	uint32_t size, lkey, rkey, opcode, flags, count;
 	uint32_t spins, spins_more; /* polls before the processor is offered to others, and from then on */
-	uint32_t extended, stamped, serves;
+	uint32_t extended, stamped;
 	uint32_t sent, seen, step, untaken, status, vendor_err, error; /* state */
 };
 
@@ -62,7 +63,7 @@ static inline int take(struct turns *t, uint64_t *seen_ns, uint64_t *ticks)
 		struct ibv_wc found;
 		int count = ibv_poll_cq(cq, 1, &found);
 		if (count <= 0) {
-			t->error = count < 0;
+			t->error = count < 0 ? EIO : 0;
 			return 0;
 		}
 		*seen_ns = now_ns();
@@ -149,17 +150,14 @@ int kvdiag_turns_exchange(struct turns *t)
 			t->step = POST;
 		}
 		if (t->step == POST) {
-			if (t->sent == t->count) {
-				t->began_ns[t->sent] = now_ns();
-				t->step = TAKE;
-			} else {
-				t->began_ns[t->sent] = now_ns();
+			t->began_ns[t->sent] = now_ns();
+			if (t->sent < t->count) {
 				if (!post(t))
 					return REFUSED;
 				t->sent++;
 				t->untaken++;
-				t->step = TAKE;
 			}
+			t->step = TAKE;
 		}
 		/* All of them at the end, before that all but the one under way. */
 		uint32_t keep = t->seen == t->count && t->sent == t->count ? 0 : 1;
