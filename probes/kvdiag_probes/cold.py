@@ -26,6 +26,7 @@ from kvdiag_probes.kv.path import KvPath
 from kvdiag_probes.kv.rdma_path import DEPTH, RdmaKvPath
 from kvdiag_probes.kv.tcp_path import TcpKvPath, agent_session
 from kvdiag_probes.narrowing import narrowing
+from kvdiag_probes.proof import read_counters
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.tcp import TcpInitiator
 
@@ -136,6 +137,7 @@ def _tcp(
     options: ColdOptions, peer: Address, client: AgentClient, clock: _Stages, host: str
 ) -> Iterator[tuple[KvPath, ProbeEnds]]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(narrowing(peer, options.credential, None, Missing("TCP has no port")))
         with clock.stage("peer"):
             request = OpenRequest(transport=Transport.TCP, size=options.size)
             session = stack.enter_context(agent_session(client, request))
@@ -146,8 +148,7 @@ def _tcp(
             initiator = TcpInitiator.connect(peer.host, session.tcp_port, options.timeout_s, key=key)
         stack.enter_context(initiator)
         path = TcpKvPath(initiator, client, session.session, options.size)
-        with narrowing(peer, options.credential, None, Missing("TCP has no port")):
-            yield path, ProbeEnds(peer=str(options.peer), peer_host=host)
+        yield path, ProbeEnds(peer=str(options.peer), peer_host=host)
 
 
 @contextlib.contextmanager
@@ -166,6 +167,8 @@ def _rdma(
             endpoint = stack.enter_context(Endpoint(choice, options.size, DEPTH))
         clock.move("open", "register", endpoint.register_s)
         clock.seconds["open"] -= endpoint.allocate_s
+        before = read_counters(choice.device, choice.port)
+        stack.enter_context(narrowing(peer, options.credential, endpoint, before))
         with clock.stage("peer"):
             request = OpenRequest(transport=Transport.RDMA, size=options.size, queue_pair=endpoint.address)
             session = stack.enter_context(agent_session(client, request))
@@ -182,9 +185,7 @@ def _rdma(
             peer_device=session.device,
             path_mtu=endpoint.path_mtu,
         )
-        path = RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer))
-        with narrowing(peer, options.credential, endpoint, path.before):
-            yield path, ends
+        yield RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer)), ends
 
 
 def _transfer(path: KvPath, options: ColdOptions) -> float:

@@ -96,7 +96,7 @@ def test_the_search_for_a_device_and_allocation_are_no_step_of_a_connection(monk
         (verbs, "Endpoint", Endpoint),
         (cold, "choose", lambda *_, **__: CHOICE),
         (cold, "agent_session", session),
-        (cold, "RdmaKvPath", lambda *_: SimpleNamespace(before=None)),
+        (cold, "RdmaKvPath", lambda *_: None),
     ):
         monkeypatch.setattr(owner, name, fake)
     options = cold.ColdOptions(

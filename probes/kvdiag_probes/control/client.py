@@ -118,6 +118,10 @@ class AgentClient:
         """Return the agent's host's snapshot."""
         return decode_snapshot(self._ask("GET", "/v1/snapshot", SnapshotAnswer))
 
+    def brief(self) -> "AgentClient":
+        """Return another connection to the agent, which waits a little while only."""
+        return AgentClient(self.peer, self._credential, min(self._timeout_s, _LOOK_S))
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close()

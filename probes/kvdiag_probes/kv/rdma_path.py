@@ -33,12 +33,12 @@ MESSAGE_BYTES = 4 << 20
 
 
 class RdmaKvPath:
-    """One queue pair, connected; `remote` is the agent's, `before` this port's counters."""
+    """One queue pair, connected; `remote` is the agent's."""
 
     def __init__(self, endpoint: Any, remote: QueuePairAddress, client: AgentClient, session: str, peer: str) -> None:
         self._endpoint, self._remote = endpoint, remote
         self._client, self._session, self._peer = client, session, peer
-        self.before = transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port)
+        self._before = transport_proof.read_counters(endpoint.choice.device, endpoint.choice.port)
         self._control_before = sum(client.moved_bytes)
 
     def transfer(self, operation: Operation, groups: Groups, timeout_s: float, repeats: int) -> Timing:
@@ -89,7 +89,7 @@ class RdmaKvPath:
                     payload,
                     self._endpoint.path_mtu,
                     self._endpoint.address.qpn,
-                    self.before,
+                    self._before,
                     after,
                     objects,
                     control_bytes,
@@ -176,7 +176,8 @@ def open_rdma(
         preload()
         with Endpoint(choice, size, DEPTH) as endpoint:
             request = OpenRequest(transport=Transport.RDMA, size=size, queue_pair=endpoint.address)
-            with agent_session(client, request) as session:
+            before = transport_proof.read_counters(choice.device, choice.port)
+            with narrowing(peer, credential, endpoint, before), agent_session(client, request) as session:
                 assert session.queue_pair is not None
                 endpoint.connect(session.queue_pair)
                 ends = ProbeEnds(
@@ -186,9 +187,7 @@ def open_rdma(
                     peer_device=session.device,
                     path_mtu=endpoint.path_mtu,
                 )
-                path = RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer))
-                with narrowing(peer, credential, endpoint, path.before):
-                    yield path, ends
+                yield RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer)), ends
 
 
 def _messages(blocks: Sequence[Block]) -> list[Block]:

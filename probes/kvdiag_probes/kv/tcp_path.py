@@ -76,8 +76,9 @@ def agent_session(client: AgentClient, request: OpenRequest) -> Iterator[OpenAns
     try:
         yield answer
     except BaseException:
-        with contextlib.suppress(KvdiagError):
-            client.close_session(answer.session)
+        # The failure is the news; freeing the session early is a courtesy that must neither hide nor delay it.
+        with contextlib.suppress(KvdiagError), client.brief() as other:
+            other.close_session(answer.session)
         raise
     client.close_session(answer.session)
 
@@ -89,11 +90,12 @@ def open_tcp(
     """Connect to an agent; errors are those of its client."""
     with AgentClient(peer, credential, timeout_s) as client:
         host = client.hello().host
-        with agent_session(client, OpenRequest(transport=Transport.TCP, size=remote_bytes)) as session:
+        request = OpenRequest(transport=Transport.TCP, size=remote_bytes)
+        nothing = Missing("TCP has no port")
+        with narrowing(peer, credential, None, nothing), agent_session(client, request) as session:
             assert session.tcp_port is not None
             assert session.tcp_key is not None
             key = bytes.fromhex(session.tcp_key)
             with TcpInitiator.connect(peer.host, session.tcp_port, timeout_s, key=key) as initiator:
                 ends = ProbeEnds(peer=str(peer), peer_host=host)
-                with narrowing(peer, credential, None, Missing("TCP has no port")):
-                    yield TcpKvPath(initiator, client, session.session, local_bytes), ends
+                yield TcpKvPath(initiator, client, session.session, local_bytes), ends
