@@ -26,6 +26,7 @@ from kvdiag_probes.kv.path import KvPath
 from kvdiag_probes.kv.rdma_path import DEPTH, RdmaKvPath
 from kvdiag_probes.kv.tcp_path import TcpKvPath, agent_session
 from kvdiag_probes.narrowing import narrowing
+from kvdiag_probes.progress import bar
 from kvdiag_probes.proof import read_counters
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.tcp import TcpInitiator
@@ -62,7 +63,8 @@ def measure(options: ColdOptions, partial: Callable[[ColdResult], None] = lambda
     """
     result: ColdResult | None = None
     for number in range(options.rounds + 1):
-        options.progress(f"connection {number + 1} of {options.rounds + 1}")
+        rate = options.size / result.steady_s[-1] if result else None
+        options.progress(bar(number, options.rounds + 1, f"connection {number + 1} of {options.rounds + 1}", rate))
         clock = _Stages()
         with tracing.span(tracing.ROUNDS, f"connection {number + 1}"), contextlib.ExitStack() as stack:
             path, ends = stack.enter_context(_connected(options, clock))

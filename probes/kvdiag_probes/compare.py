@@ -52,9 +52,10 @@ def collect(
     """Run the rounds, each result into `found` by its method: what was measured before a failure is there."""
     for number in range(rounds):
         for method in methods if number % 2 == 0 else methods[::-1]:
-            options.progress(f"round {number + 1} of {rounds}: {method}")
+            where = f"round {number + 1} of {rounds}, {method} "
+            options.progress(where)
             with tracing.span(tracing.ROUNDS, method, round=number + 1), budget.in_force():
-                found[method].append(_once(options, method, run))
+                found[method].append(_once(within(options, where), method, run))
 
 
 def summarise(options: ProbeOptions, methods: Sequence[str], found: dict[str, list[ProbeResult]]) -> Comparison:
@@ -83,6 +84,11 @@ def link_bytes_per_second(ends: ProbeEnds) -> float | None:
     rates = {port.name: port.rate_gbps for port in read_devices().ports if port.name in names}
     known = [rate for rate in rates.values() if not isinstance(rate, Missing)]
     return sum(known) * 1e9 / 8 if len(known) == len(names) else None
+
+
+def within(options: ProbeOptions, where: str) -> ProbeOptions:
+    """Return options for one run of several, whose progress says which it is."""
+    return replace(options, progress=lambda text: options.progress(f"{where}{text}"))
 
 
 def _once(options: ProbeOptions, method: str, run: Callable[[ProbeOptions], ProbeResult]) -> ProbeResult:

@@ -14,6 +14,7 @@ from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow, SharingRow
 from kvdiag_probes import tracing
 from kvdiag_probes.budget import Budget
+from kvdiag_probes.compare import within
 from kvdiag_probes.control.client import LostAgentError, RefusedConnectionError
 from kvdiag_probes.ib_pairs import PairRefusedError
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
@@ -149,12 +150,13 @@ def time_active(
         for count in active if number % 2 == 0 else active[::-1]:
             if count in failures or any(isinstance(error, _GONE) for error in failures.values()):
                 continue
-            options.progress(f"round {number + 1} of {rounds}: {count} queue pairs")
+            where = f"round {number + 1} of {rounds}, {count} queue pairs "
+            options.progress(where)
             settings = replace(options.settings, queue_pairs=count, queue_depth=max(1, in_flight // count))
             settings = replace(settings, in_flight=in_flight)
             try:
                 with tracing.span(tracing.ROUNDS, f"{count} queue pairs", round=number + 1), budget.in_force():
-                    results.append(run(replace(options, settings=settings)))
+                    results.append(run(replace(within(options, where), settings=settings)))
             except KvdiagError as error:
                 if not results:
                     raise

@@ -18,6 +18,7 @@ from kvdiag_probes import connections, sharing, tracing
 from kvdiag_probes.gid import Choice
 from kvdiag_probes.ib_pairs import PairRefusedError, Pairs
 from kvdiag_probes.libibverbs import Domain
+from kvdiag_probes.progress import bar
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.sharing import Opener
 
@@ -50,7 +51,8 @@ def measure_local(
     What the device refuses (a shared receive queue, so many pairs at once) is named as missing.
     """
     with opened(choice) as (pairs, max_qp):
-        progress("set-up")
+        steps = 3 + 2 * len(settings.threads)
+        progress(bar(0, steps, "set-up"))
         try:
             with tracing.span(tracing.STAGES, "set-up"):
                 setup = connections.time_setup(pairs, settings.rounds)
@@ -59,12 +61,15 @@ def measure_local(
                 f"{choice.name}: no queue pair can be connected to another of this port: {error}; "
                 "see `rdma resource show` for what is in use"
             ) from error
-        progress("limit")
+        progress(bar(1, steps, "limit"))
         with tracing.span(tracing.STAGES, "limit"):
             found = Local(setup=setup, exhaustion=connections.exhaust(pairs, max_qp, settings.most_pairs))
+        told = 1
         for shared in (False, True):
             for threads in settings.threads:
-                progress(f"{threads} threads")
+                rate = f"{found.creation[-1].per_second.value:.0f} queue pairs/s, " if found.creation else ""
+                told += 1
+                progress(bar(told, steps, f"{rate}{threads} threads"))
                 each, rounds = settings.pairs_per_thread, settings.rounds
                 try:
                     with tracing.span(tracing.STAGES, f"{threads} threads", shared_receive_queue=int(shared)):
@@ -74,7 +79,7 @@ def measure_local(
                     found.missing.append(f"{what}, {threads * each} queue pairs: refused: {error}")
                 else:
                     found.creation.append(row)
-    progress("sharing")
+    progress(bar(told + 1, steps, "sharing"))
     with tracing.span(tracing.STAGES, "sharing"):
         kinds = (openers or sharing.openers)(_driver(choice.device))
         found.sharing = sharing.probe_sharing(choice.device, settings.rounds, kinds)

@@ -27,6 +27,7 @@ from kvdiag_probes.datapath import (
 from kvdiag_probes.distribution import Samples
 from kvdiag_probes.errors import PayloadMismatchError
 from kvdiag_probes.ping_pong import expect
+from kvdiag_probes.progress import bar
 from kvdiag_probes.sizes import format_size
 from kvdiag_probes.stages import Stages
 
@@ -214,11 +215,13 @@ class Runner:
                     prepared[slots] = stack.enter_context(closing(self._prepare(plan)))
                 done, reverse_s = self._verified(prepared[slots], plan, stage)
                 tally.add(done, plan, self._streams, reverse_s)
-                rate = tally.count * size * self._streams / tally.seconds * 8e-9
-                self.progress(
-                    f"{format_size(size)}: {tally.count} messages, {tally.seconds:.1f} s of transfer, {rate:.3f} Gb/s"
-                )
+                self._tell(size, amount, tally, stage, done.elapsed_s, plan.bytes * self._streams)
         return tally
+
+    def _tell(self, size: int, amount: Amount, tally: Tally, stage: str, elapsed_s: float, moved: int) -> None:
+        done, of = (tally.count, amount.iterations) if amount.iterations else (tally.seconds, amount.duration_s or 0.0)
+        what = f"{stage} of {format_size(size)}, {tally.count} messages in {tally.seconds:.1f} s of it"
+        self.progress(bar(done, of, what, moved / elapsed_s))
 
     def _prepare(self, plan: Plan) -> PreparedPass:
         with self.stages.stage("prepare"):

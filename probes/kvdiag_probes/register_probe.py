@@ -1,5 +1,6 @@
 """`kvdiag probe register` from the choice of device to the verdict; what is refused is named, the rest goes on."""
 
+import itertools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -21,6 +22,7 @@ from kvdiag.model.probe_register import (
 from kvdiag_probes import gpu_window, registration, tracing
 from kvdiag_probes.libibverbs import Domain, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind
+from kvdiag_probes.progress import bar
 from kvdiag_probes.rdma_path import read_devices
 from kvdiag_probes.registration_limits import reach_limits, soft_memlock
 from kvdiag_probes.sizes import format_size
@@ -76,8 +78,17 @@ def measure(
     found = Registration()
     largest, rounds = max(settings.sizes), settings.rounds
 
+    kinds = [kind for kind in PAGES if kind in settings.pages]
+    steps = len(settings.sizes) * (len(kinds) + ("4KiB" in kinds)) + 1
+    steps += len(settings.regions) + len(settings.threads) + len(settings.devices)
+    told = itertools.count()
+
+    def tell(what: str) -> None:
+        last = found.rows[-1] if found.rows else None
+        progress(bar(next(told), steps, what, last.size_bytes / last.register.value if last else None))
+
     def attempt(what: str, call: Callable[[], None]) -> None:
-        progress(what)
+        tell(what)
         try:
             with tracing.span(tracing.STAGES, what):
                 call()
@@ -91,7 +102,7 @@ def measure(
     with open_domain(settings.device) as domain:
         with suppress(RegistrationRefusedError):  # whatever refuses a page is named below
             registration.warm_up(domain)
-        for kind in (kind for kind in PAGES if kind in settings.pages):
+        for kind in kinds:
             for size in settings.sizes:
                 for touched in (True, False) if kind == "4KiB" else (True,):
                     attempt(
@@ -122,7 +133,7 @@ def measure(
                     _time_devices(domain, settings.devices[1:count], size, rounds, open_domain)
                 ),
             )
-        progress("limits")
+        tell("limits")
         with tracing.span(tracing.STAGES, "limits"):
             found.limits = reach_limits(domain, limit_bytes, limit_regions, soft_memlock())
         found.limits += (_reach_window(domain, settings.device, limit_bytes, open_window),)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvdiag.cli._output import Format, stderr, stdout
+from kvdiag.cli._output import Format, stdout
+from kvdiag.cli.probe._progress import clear_progress
+from kvdiag.cli.probe._progress import progress as progress
 
 if TYPE_CHECKING:
     from kvdiag.errors import KvdiagError
@@ -110,14 +112,6 @@ def parse_counts(text: str, flag: str, most: int) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def progress() -> Callable[[str], None]:
-    """Return what shows one line of progress on a terminal, and nothing elsewhere."""
-    console = stderr()
-    if not console.is_terminal:
-        return lambda _: None
-    return lambda line: console.print(f"{line:<79}", end="\r")
-
-
 def judge_history(
     document: Any,
     metrics: "Iterable[Metric]",
@@ -177,6 +171,7 @@ def finish(
     found = judge_history(document, metrics, flags["baseline"] if complete else None, flags["tolerance"])
     document = dataclasses.replace(document, judgements=(*document.judgements, *found))
     text = encode(document)
+    clear_progress()
     if flags["output"] is Format.JSON:
         stdout().print(text, markup=False, soft_wrap=True)
     else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from kvdiag.cli.probe._progress import clear_progress
 from kvdiag.cli.probe._stop import stoppable
 
 
@@ -12,8 +13,7 @@ def traced(command: str, path: Path | None, run: Callable[[], int]) -> int:
     UsageError where the file cannot be written; that is tried before the probe begins.
     """
     if path is None:
-        with stoppable():
-            return run()
+        return _shown(run)
     from kvdiag.cli._files import check_new, write_whole
     from kvdiag.report.json import head
     from kvdiag.report.trace import MARK, encode
@@ -29,7 +29,16 @@ def traced(command: str, path: Path | None, run: Callable[[], int]) -> int:
     about["command"] = about.pop("schema")
     write(encode(recorder.trace(**about)))
     try:
-        with stoppable(), tracing.recording(recorder), tracing.span("probe", f"kvdiag probe {command}"):
-            return run()
+        with tracing.recording(recorder), tracing.span("probe", f"kvdiag probe {command}"):
+            return _shown(run)
     finally:
         write(encode(recorder.trace(**about)))
+
+
+def _shown(run: Callable[[], int]) -> int:
+    """Run a probe that Ctrl-C ends as a failure does, and leave no line of progress behind."""
+    try:
+        with stoppable():
+            return run()
+    finally:
+        clear_progress()

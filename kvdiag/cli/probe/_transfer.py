@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvdiag.cli._output import require, stderr
+from kvdiag.cli._output import require
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,7 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.probe_text import render
     from kvdiag_probes.budget import Budget
+    from kvdiag_probes.compare import within
     from kvdiag_probes.session import run_probe
 
     options = _options(kind, flags)
@@ -32,9 +33,11 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     runs: list[ProbeResult] = []
     kept: list[ProbeResult] = []
     try:
-        for _ in range(_rounds(flags)):
+        rounds = _rounds(flags)
+        for number in range(rounds):
+            one = options if rounds == 1 else within(options, f"round {number + 1} of {rounds} ")
             with allowed.in_force():
-                runs.append(run_probe(replace(options, partial=kept.append)))
+                runs.append(run_probe(replace(one, partial=kept.append)))
     except KvdiagError as error:
         if runs or kept:
             _keep((kept or runs)[-1], options, flags, str(error))
@@ -110,8 +113,6 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
     iterations = flags["iterations"]
     if iterations is None and flags["duration"] is None:
         iterations = 1000
-    console = stderr()
-    show = console.is_terminal
     return ProbeOptions(
         peer=parse_address(flags["peer"], "PEER"),
         credential=load_credential(flags["token_file"], flags["tls_cert"], flags["tls_key"], flags["tls_ca"]),
@@ -141,7 +142,7 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
         gid_index=flags["gid_index"],
         inject=flags["inject"].value if flags["inject"] else None,
         samples=flags["samples"] is not None,
-        progress=(lambda line: console.print(line, end="\r")) if show else (lambda _: None),
+        progress=_finish.progress(),
     )
 
 

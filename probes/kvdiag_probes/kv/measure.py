@@ -16,6 +16,7 @@ from kvdiag_probes.errors import PayloadMismatchError
 from kvdiag_probes.kv.cost import fit, predict
 from kvdiag_probes.kv.path import KvPath, Timing
 from kvdiag_probes.kv.shapes import Shape
+from kvdiag_probes.progress import bar
 
 _FITTED = ("block", "coalesced", "contiguous")
 
@@ -49,12 +50,15 @@ def measure(
     samples = samples or Samples(list(shapes))
     work = [(operation, place, shape) for operation in operations for place, shape in enumerate(shapes)]
     seed = 0
+    rate: float | None = None
     for number in range(-1, rounds):
         for operation, place, shape in work if number % 2 == 0 else work[::-1]:
-            progress(f"round {max(number, 0) + 1} of {rounds}: {operation} {_described(shape)}")
+            where = f"round {max(number, 0) + 1} of {rounds}: {operation} {_described(shape)}"
+            progress(bar(seed / 2, (rounds + 1) * len(work), where, rate))
             seed += 2
             with tracing.span(tracing.ROUNDS, f"{operation} {_described(shape)}", round=max(number, 0) + 1):
                 timing = _verified(path, operation, shape, seed, timeout_s, repeats, budget)
+            rate = shape.bytes / timing.total_s
             if number >= 0:
                 samples.timings[operation, place].append(timing)
             samples.moved[operation] += shape.bytes * repeats
