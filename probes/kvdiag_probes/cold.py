@@ -15,6 +15,7 @@ from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_cold import ColdStage
 from kvdiag.model.probe_judgement import Metric
 from kvdiag_probes import pattern, tracing
+from kvdiag_probes.budget import Budget, current
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import AgentClient
 from kvdiag_probes.control.credential import Credential
@@ -46,6 +47,7 @@ class ColdOptions:
     device: str | None = None
     port: int | None = None
     gid_index: int | None = None
+    budget: Budget = field(default_factory=current)
     progress: Callable[[str], None] = lambda _: None
 
 
@@ -72,11 +74,20 @@ def measure(options: ColdOptions, partial: Callable[[ColdResult], None] = lambda
             clock.seconds["first_write"] = _write(path, options, number)
             result.stages.append(dict(clock.seconds))
             # The first transfers after a connection still warm caches: half of them are not counted.
-            timings = [_transfer(path, options) for _ in range(2 * options.steady)]
+            timings = []
+            for _ in range(2 * options.steady):
+                timings.append(_transfer(path, options))
+                options.budget.spend(options.size)
             result.steady_s.append(median(timings[options.steady :]))
             partial(result)
     assert result is not None
     return result
+
+
+def steady_bandwidth(options: ColdOptions, result: ColdResult) -> Metric:
+    """Return what one transfer at a time moves on a used connection, in bytes per second."""
+    rates = [options.size / seconds for seconds in result.steady_s[1:]]
+    return metric("cold.steady.bandwidth", "bytes_per_second", "higher", rates)
 
 
 def summarise(result: ColdResult) -> tuple[tuple[ColdStage, ...], float, Metric, Metric, Metric]:
@@ -201,6 +212,7 @@ def _transfer(path: KvPath, options: ColdOptions) -> float:
 def _write(path: KvPath, options: ColdOptions, seed: int) -> float:
     path.fill(seed, options.size, far=False)
     seconds = _transfer(path, options)
+    options.budget.spend(options.size)
     expected = bytearray(options.size)
     pattern.fill(memoryview(expected), seed)
     if path.digest(options.size, far=True) != pattern.digest(memoryview(expected)):

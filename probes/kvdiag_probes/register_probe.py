@@ -183,3 +183,16 @@ def kv_metric(rows: list[RegisterRow], verdict: RegisterVerdict) -> Metric:
         high=high,
         samples=min((row.register.samples for row in base), default=0),
     )
+
+
+def kv_rate(cost: Metric, kv_bytes: int) -> Metric:
+    """Return the bytes per second that `kv_metric`'s cost is for that many bytes."""
+    return Metric(
+        name="kv.registered",
+        unit="bytes_per_second",
+        better="higher",
+        value=kv_bytes / cost.value,
+        low=kv_bytes / cost.high if cost.high else None,
+        high=kv_bytes / cost.low if cost.low else None,
+        samples=cost.samples,
+    )

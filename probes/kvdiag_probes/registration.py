@@ -11,6 +11,7 @@ from kvdiag.derive.cost_line import cost_line
 from kvdiag.derive.intervals import metric
 from kvdiag.model.probe_register import DevicesRow, RegionsRow, RegisterRow, RegisterVerdict, ThreadsRow
 from kvdiag_probes import tracing
+from kvdiag_probes.budget import current
 from kvdiag_probes.libibverbs import Limits, RegistrationRefusedError
 from kvdiag_probes.pages import PageKind, Pages
 
@@ -57,6 +58,7 @@ def time_pages(domain: Registrar, kind: PageKind, size: int, rounds: int, *, tou
                 tracing.add(tracing.OPERATIONS, "register", started_s, into[-1], bytes=size)
                 tracing.rate(tracing.THROUGHPUT, started_s, into[-1], size)
                 tracing.add(tracing.OPERATIONS, "deregister", registered_s, freed[-1], bytes=size)
+                current().spend(size)
     name = f"{kind}.{'touched' if touched else 'untouched'}.{size}"
     return RegisterRow(
         pages=kind,
@@ -86,6 +88,7 @@ def time_regions(domain: Registrar, size: int, regions: int, rounds: int) -> Reg
                 for region in held:
                     domain.deregister(region)
                 freed.append(time.perf_counter() - started_s)
+            current().spend(each * regions)
     return RegionsRow(
         regions=regions,
         region_bytes=each,
@@ -121,6 +124,7 @@ def time_threads(domain: Registrar, size: int, threads: int, rounds: int) -> Thr
             if failures:
                 raise failures[0]
             rates.append(sum(counts) / (time.perf_counter() - started_s))
+            current().spend(sum(counts) * size)
     return ThreadsRow(
         threads=threads,
         size_bytes=size,
@@ -153,6 +157,7 @@ def time_devices(domains: Sequence[Registrar], size: int, rounds: int) -> Device
                     for domain, region in held:
                         domain.deregister(region)
                     freed.append(time.perf_counter() - started_s)
+                current().spend(len(held) * size)
     name = f"devices.{len(domains)}"
     return DevicesRow(
         devices=len(domains),

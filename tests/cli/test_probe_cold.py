@@ -11,6 +11,7 @@ from jsonschema import validate
 from kvdiag.cli import main
 from kvdiag.report.json import published_schema
 from kvdiag_probes import cold, verbs
+from kvdiag_probes.budget import Budget
 from kvdiag_probes.cold import ColdResult, summarise
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.credential import Credential
@@ -42,6 +43,21 @@ def test_the_steps_add_up_to_the_total(peer: str, capsys: pytest.CaptureFixture[
     assert document["slowdown"]["low"] > 1
     assert main([*common, "--max-cold-ms", "0.0001"]) == 2
     assert "MISSED: --max-cold-ms: cold.total" in capsys.readouterr().out
+
+
+def test_the_steady_state_is_held_against_a_minimum_and_every_transfer_is_paced(
+    peer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spent: list[int] = []
+    monkeypatch.setattr(Budget, "spend", lambda _, moved: spent.append(moved))
+    common = ["probe", "cold", peer, "--transport", "tcp", "--size", "64KiB", "--rounds", "5", "--steady", "3"]
+    assert main([*common, "--min-bandwidth", "1kb/s", "--budget", "1GB/s", "-f", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(one["metric"], one["status"]) for one in document["judgements"]] == [("cold.steady.bandwidth", "met")]
+    assert spent == [65536] * (6 * (1 + 2 * 3))
+    assert main([*common, "--min-bandwidth", "1000Tb/s"]) == 2
+    assert "MISSED: --min-bandwidth: cold.steady.bandwidth" in capsys.readouterr().out
+    assert main([*common, "--min-bandwidth", "0.9xlink"]) == 3
 
 
 def test_a_step_s_time_stays_in_that_step() -> None:

@@ -11,6 +11,7 @@ from kvdiag.cli import main
 from kvdiag.model.rdma import RdmaDevices
 from kvdiag.report.json import published_schema
 from kvdiag_probes import register_probe
+from kvdiag_probes.budget import Budget
 from tests.probes.test_gid import device
 from tests.probes.test_registration import Kernel, no_window
 from tests.report.trace_format import events_of, tracks
@@ -62,6 +63,23 @@ def test_the_text_names_what_cannot_be_observed_and_judges_with_numbers(capsys: 
     assert "registration may not be in the request path" in out and "the budget is 0 ms" in out
     assert main(["probe", "register", "--device", "mlx5_2,mlx5_9"]) == 64
     assert "--device mlx5_9: there is none; there are mlx5_0, mlx5_1, mlx5_2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_registering_is_held_against_the_link_and_paced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spent: list[int] = []
+    monkeypatch.setattr(Budget, "spend", lambda _, moved: spent.append(moved))
+    assert main(["probe", "register", *SMALL, "--min-bandwidth", "1Mb/s", "--budget", "1GB/s", "-f", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validate(document, published_schema("kvdiag.probe-register-1"))
+    (judged,) = document["judgements"]
+    assert (judged["rule"], judged["metric"], judged["status"]) == ("--min-bandwidth", "kv.registered", "met")
+    assert judged["value"] == pytest.approx(document["verdict"]["kv_bytes"] / document["verdict"]["kv_s"])
+    assert spent.count(4096) >= 2 * 2 * 5 and spent.count(1 << 20) >= 2 * 2 * 5
+    assert main(["probe", "register", *SMALL, "--min-bandwidth", "1000Tb/s"]) == 2
+    assert main(["probe", "register", *SMALL, "--budget", "much"]) == 64
 
 
 def test_without_a_device_there_is_nothing_to_measure(

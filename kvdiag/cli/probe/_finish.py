@@ -78,15 +78,21 @@ def judge_rates(
     `directions` are those whose sum the bandwidths are: a link carries its rate each way at once. Undetermined where a
     port's rate is not known: what was measured is kept all the same.
     """
+    from kvdiag_probes.compare import link_bytes_per_second
+
+    link = link_bytes_per_second(ends) if ends and flags["min_bandwidth"] else None
+    return judge_rates_of(flags, None if link is None else link * directions, rates)
+
+
+def judge_rates_of(flags: dict[str, Any], link: float | None, rates: "Iterable[Metric]") -> "tuple[Judgement, ...]":
+    """Judge bandwidths against --min-bandwidth, a share of `link` bytes per second (None: not known)."""
     if not flags["min_bandwidth"]:
         return ()
     from kvdiag.derive.probe_verdicts import judge, undecided
     from kvdiag.errors import UndeterminedError
-    from kvdiag_probes.compare import link_bytes_per_second
 
-    link = link_bytes_per_second(ends) if ends else None
     try:
-        limit = parse_rate(flags["min_bandwidth"], "--min-bandwidth", None if link is None else link * directions)
+        limit = parse_rate(flags["min_bandwidth"], "--min-bandwidth", link)
     except UndeterminedError as error:
         return tuple(undecided("--min-bandwidth", one, str(error)) for one in rates)
     return tuple(judge("--min-bandwidth", one, limit) for one in rates)

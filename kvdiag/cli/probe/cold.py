@@ -30,6 +30,8 @@ def cold(
     max_cold_ms: Annotated[
         float | None, typer.Option("--max-cold-ms", min=0, help="Fail (exit 2) where a fresh connection takes longer.")
     ] = None,
+    min_bandwidth: flags.MinBandwidth = None,
+    budget: flags.Budget = None,
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
@@ -37,6 +39,8 @@ def cold(
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Time each step of a pair's first transfer, on fresh connections, and compare it with a used connection.
+
+    --min-bandwidth applies to the steady state, one transfer at a time.
 
     Example: kvdiag probe cold 10.0.0.2:18580 --size 1MiB --max-cold-ms 50 --token-file token
     """
@@ -53,7 +57,8 @@ def _run(**given: Any) -> int:
     from kvdiag.model.probe_cold import ColdDocument, ColdSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_cold_text import render
-    from kvdiag_probes.cold import ColdOptions, ColdResult, measure, summarise
+    from kvdiag_probes.budget import Budget
+    from kvdiag_probes.cold import ColdOptions, ColdResult, measure, steady_bandwidth, summarise
     from kvdiag_probes.control.address import parse_address
     from kvdiag_probes.control.credential import load_credential
     from kvdiag_probes.datapath import Transport
@@ -72,6 +77,7 @@ def _run(**given: Any) -> int:
         device=given["device"],
         port=given["port"],
         gid_index=given["gid_index"],
+        budget=Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None),
         progress=_finish.progress(),
     )
     _finish.check(given)
@@ -85,6 +91,9 @@ def _run(**given: Any) -> int:
         failure, result = error, kept[-1]
     stages, first_s, total, steady, slowdown = summarise(result)
     limit = given["max_cold_ms"]
+    judgements = _finish.judge_rates(given, result.ends, [steady_bandwidth(options, result)])
+    if limit is not None:
+        judgements = (judge("--max-cold-ms", total, limit / 1e3), *judgements)
     document = ColdDocument(
         **head("kvdiag.probe-cold/1"),  # type: ignore[arg-type]
         settings=ColdSettings(
@@ -99,7 +108,7 @@ def _run(**given: Any) -> int:
         total=total,
         steady=steady,
         slowdown=slowdown,
-        judgements=() if limit is None else (judge("--max-cold-ms", total, limit / 1e3),),
+        judgements=judgements,
         failure=str(failure) if failure else None,
         missing=("open, register and peer_register: TCP has none",) if tcp else (),
     )

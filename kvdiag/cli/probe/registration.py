@@ -32,6 +32,11 @@ def probe_register(
     limit_regions: Annotated[
         int, typer.Option("--limit-regions", min=1, max=1 << 22, help="Make at most so many regions.")
     ] = 4096,
+    min_bandwidth: flags.MinBandwidth = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="Register at most so much a second on average, while no limit is looked for."),
+    ] = None,
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
@@ -40,7 +45,9 @@ def probe_register(
 ) -> int:
     """Time registration by size, page kind, regions, threads and devices; find its limits; judge the request path.
 
-    Needs no peer. Example: kvdiag probe register --device mlx5_0,mlx5_1 --kv 640MiB --budget-ms 5
+    --min-bandwidth applies to the bytes of --kv registered and deregistered per second. Needs no peer.
+
+    Example: kvdiag probe register --device mlx5_0,mlx5_1 --kv 640MiB --budget-ms 5
     """
     given = locals()
     return traced("register", trace, lambda: _run(**given))
@@ -54,6 +61,7 @@ def _run(**given: Any) -> int:
     from kvdiag.report.json import head
     from kvdiag.report.probe_register_text import render
     from kvdiag_probes import register_probe as probe
+    from kvdiag_probes.budget import Budget
     from kvdiag_probes.registration import judge_path
     from kvdiag_probes.sizes import parse_size, parse_sizes
 
@@ -77,10 +85,14 @@ def _run(**given: Any) -> int:
         kv_bytes=kv_bytes,
         budget_s=None if given["budget_ms"] is None else given["budget_ms"] / 1e3,
     )
-    found = probe.measure(settings, limit_bytes, given["limit_regions"], _finish.progress())
+    allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
+    with allowed.in_force():
+        found = probe.measure(settings, limit_bytes, given["limit_regions"], _finish.progress())
     verdict = judge_path(found.rows, kv_bytes, link, settings.budget_s)
     cost = probe.kv_metric(found.rows, verdict)
-    judged = () if settings.budget_s is None else (judge("--budget-ms", cost, settings.budget_s),)
+    judged = _finish.judge_rates_of(given, link, [probe.kv_rate(cost, kv_bytes)])
+    if settings.budget_s is not None:
+        judged = (judge("--budget-ms", cost, settings.budget_s), *judged)
     document = RegisterDocument(
         **head("kvdiag.probe-register/1"),  # type: ignore[arg-type]
         settings=settings,
