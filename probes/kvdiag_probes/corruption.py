@@ -1,5 +1,6 @@
 """What kind of corruption a buffer shows: each word of the pattern tells which seed and position it belongs to."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -13,6 +14,7 @@ from kvdiag_probes.pattern import Mismatch
 Kind = Literal["bit flip", "stale", "short write", "swapped block", "misplaced block", "wrong stride", "wrong bytes"]
 _WORD = 8
 _EXAMINED_BYTES = 64 << 20
+_MOST_FLIPS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +52,18 @@ def classify(buffer: memoryview, seed: int, block: int = 0, stale: int | None = 
 
 def _judge(buffer: memoryview, seed: int, block: int, stale: int | None, mismatch: Mismatch) -> tuple[Kind, str]:
     flipped = mismatch.expected ^ mismatch.found
-    if mismatch.wrong_bytes == 1 and flipped.bit_count() == 1:
-        return "bit flip", f"bit {flipped.bit_length() - 1} of the byte at offset {mismatch.offset}"
+    if flipped.bit_count() == 1 and (flips := _flips(buffer, seed, mismatch)):
+        others = f", and one bit each of {flips - 1} more bytes" if flips > 1 else ""
+        return "bit flip", f"bit {flipped.bit_length() - 1} of the byte at offset {mismatch.offset}{others}"
     start = mismatch.offset - mismatch.offset % block
     examined = np.frombuffer(buffer, dtype=np.uint8)[start : start + _EXAMINED_BYTES]
     runs = _displaced(examined, start, seed, len(buffer))
     if runs:
         return _displacement(runs, block)
-    old = _stale_bytes(examined, start, mismatch, stale)
+    old, what = _stale_bytes(examined, start, mismatch, seed, stale)
     if not old:
         return "wrong bytes", f"{mismatch.length} bytes at offset {mismatch.offset} are of no known origin"
     end = mismatch.offset + old
-    what = "of the pass before" if stale is not None else "zero, as if never written"
     if mismatch.offset % block and (end % block == 0 or end == len(buffer)):
         return "short write", (
             f"message {mismatch.offset // block} ends after {mismatch.offset % block} of {block} bytes: the last {old} "
@@ -70,19 +72,44 @@ def _judge(buffer: memoryview, seed: int, block: int, stale: int | None, mismatc
     return "stale", f"{old} bytes at offset {mismatch.offset} are {what}"
 
 
-def _stale_bytes(examined: npt.NDArray[np.uint8], start: int, mismatch: Mismatch, stale: int | None) -> int:
-    """Return how many bytes from the first wrong one on are the former pattern's, or zero where there was none.
+def _flips(buffer: memoryview, seed: int, mismatch: Mismatch) -> int:
+    """Return how many bytes are wrong where each is so by one bit, else 0; many bytes that differ do so by more."""
+    if mismatch.wrong_bytes > _MOST_FLIPS:
+        return 0
+    wrong = pattern.wrong_at(buffer, seed)
+    flipped = np.frombuffer(buffer, np.uint8)[wrong] ^ pattern.bytes_at(wrong.astype(np.uint64), seed)
+    return 0 if np.any(flipped & (flipped - 1)) else len(wrong)
 
-    A byte may be right by chance (1 in 256), so the run is of the old pattern, not of the wrong bytes.
+
+def _stale_bytes(
+    examined: npt.NDArray[np.uint8], start: int, mismatch: Mismatch, seed: int, stale: int | None
+) -> tuple[int, str]:
+    """Return how many bytes from the first wrong one on are of a former pattern, or zero, and what they are; else 0.
+
+    A byte may be right by chance (1 in 256), so the run is of the old bytes, not of the wrong ones.
     """
-    old = np.zeros(len(examined), np.uint8)
+    found = examined[mismatch.offset - start :]
+    for old, what in _former(found, mismatch.offset, seed, stale):
+        same = found == old
+        run = len(same) if same.all() else int(np.argmin(same))
+        if run >= min(mismatch.length, _WORD):
+            return run, what
+    return 0, ""
+
+
+def _former(
+    found: npt.NDArray[np.uint8], offset: int, seed: int, stale: int | None
+) -> Iterator[tuple[npt.NDArray[np.uint8], str]]:
+    """Yield what may have been at an offset before: the last pass's bytes, none, an older pass's."""
     if stale is not None:
-        whole = np.empty(start + len(examined), np.uint8)
-        pattern.fill(memoryview(whole), stale)  # type: ignore[arg-type]
-        old = whole[start:]
-    same = examined[mismatch.offset - start :] == old[mismatch.offset - start :]
-    run = len(same) if same.all() else int(np.argmin(same))
-    return run if run >= min(mismatch.length, _WORD) else 0
+        yield pattern.part(offset, len(found), stale), "of the pass before"
+    yield np.zeros(len(found), np.uint8), "zero, as if never written"
+    skip = -offset % _WORD
+    word = found[skip : skip + _WORD]
+    if len(word) == _WORD:
+        seeds, positions = pattern.origin(word.copy().view("<u8"))
+        if positions[0] * _WORD == offset + skip and seeds[0] != seed:
+            yield pattern.part(offset, len(found), int(seeds[0])), "of an earlier pass"
 
 
 def _displaced(examined: npt.NDArray[np.uint8], start: int, seed: int, size: int) -> list[_Run]:

@@ -44,16 +44,21 @@ def digest(buffer: memoryview) -> str:
     return hashlib.blake2b(buffer, digest_size=16).hexdigest()
 
 
-def find_mismatch(buffer: memoryview, seed: int) -> Mismatch | None:
-    """Compare a buffer with the pattern of a seed; None when every byte is right."""
+def wrong_at(buffer: memoryview, seed: int) -> npt.NDArray[np.intp]:
+    """Return the offsets of the bytes that are not those of the pattern of a seed."""
     found = np.frombuffer(buffer, dtype=np.uint8)
-    wrong = np.concatenate(
+    return np.concatenate(
         [
             start + np.flatnonzero(found[start : start + len(chunk)] != chunk)
             for start, chunk in _chunks(len(found), seed)
         ]
         or [np.empty(0, np.intp)]
     )
+
+
+def find_mismatch(buffer: memoryview, seed: int) -> Mismatch | None:
+    """Compare a buffer with the pattern of a seed; None when every byte is right."""
+    wrong = wrong_at(buffer, seed)
     if not len(wrong):
         return None
     first = int(wrong[0])
@@ -63,7 +68,7 @@ def find_mismatch(buffer: memoryview, seed: int) -> Mismatch | None:
         length=int(breaks[0]) + 1 if len(breaks) else len(wrong),
         wrong_bytes=len(wrong),
         expected=_byte(first, seed),
-        found=int(found[first]),
+        found=int(np.frombuffer(buffer, dtype=np.uint8)[first]),
     )
 
 
@@ -84,6 +89,14 @@ def bytes_at(offsets: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint8
     eight = np.uint64(8)
     word = _mixed(offsets // eight, seed)
     return (word >> (eight * (offsets % eight))).astype(np.uint8)
+
+
+def part(offset: int, size: int, seed: int) -> npt.NDArray[np.uint8]:
+    """Return so many bytes of the pattern of a seed, from an offset on."""
+    first, last = offset // 8, -(-(offset + size) // 8)
+    starts = range(first, last, _CHUNK_WORDS)
+    chunks = [_words(start, min(_CHUNK_WORDS, last - start), seed).view(np.uint8) for start in starts]
+    return np.concatenate(chunks or [np.empty(0, np.uint8)])[offset - first * 8 :][:size]
 
 
 def _byte(offset: int, seed: int) -> int:

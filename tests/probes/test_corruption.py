@@ -49,6 +49,29 @@ def test_memory_that_was_never_written_is_stale_too() -> None:
     buffer = filled()
     buffer[:BLOCK] = bytes(BLOCK)
     assert judged(buffer, stale=None).kind == "stale"
+    # A pass may be longer than the one before it: what lay beyond that was never written either.
+    assert judged(buffer).detail.endswith(" are zero, as if never written")
+
+
+@given(block=st.integers(0, COUNT - 1), passes=st.integers(2, 40))
+def test_a_message_of_any_former_pass_is_stale(block: int, passes: int) -> None:
+    """Passes differ in length, so that what a place held before may be older than the last pass."""
+    buffer, old = filled(), filled(SEED + passes)
+    buffer[block * BLOCK : (block + 1) * BLOCK] = old[block * BLOCK : (block + 1) * BLOCK]
+    found = judged(buffer)
+    assert found.kind == "stale" and found.detail.endswith(" are of an earlier pass")
+    assert f"{BLOCK} bytes at offset {found.mismatch.offset} " in found.detail
+
+
+@given(flips=st.dictionaries(st.integers(0, COUNT * BLOCK - 1), st.integers(0, 7), min_size=2, max_size=20))
+def test_bits_flipped_in_several_bytes_are_still_flips(flips: dict[int, int]) -> None:
+    buffer = filled()
+    for offset, bit in flips.items():
+        buffer[offset] ^= 1 << bit
+    first = min(flips)
+    others = f", and one bit each of {len(flips) - 1} more bytes"
+    found = judged(buffer)
+    assert (found.kind, found.detail) == ("bit flip", f"bit {flips[first]} of the byte at offset {first}{others}")
 
 
 @given(block=st.integers(0, COUNT - 1), kept=st.integers(1, BLOCK - 16))
