@@ -18,6 +18,7 @@ from kvdiag_exporters import whole
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
 from kvdiag_exporters.derived.base import create_all as derive_all
+from kvdiag_exporters.going_on import Gone, go_on
 from kvdiag_exporters.memory import give_back_freed_memory
 from kvdiag_exporters.precedence import short_waits
 from kvdiag_exporters.recorder import Recorder, unseen
@@ -26,6 +27,7 @@ from kvdiag_exporters.rotation import RotatingRecorder
 from kvdiag_exporters.scraper import HURRY_S, Collection, Scraper
 from kvdiag_exporters.server import HttpServer
 from kvdiag_exporters.signals import Signals, handled
+from kvdiag_exporters.stream import RecordStream
 from kvdiag_exporters.web_config import load as load_web
 
 if TYPE_CHECKING:
@@ -36,8 +38,14 @@ END_WITHIN_S = 1.2
 """Time to finish recording once asked to end, so that the whole process is gone within two seconds."""
 
 
-def build(config: Config, reloads: Reloads | None = None) -> tuple[Setup, Scraper]:
-    """Return what the configuration describes, with every collector that has work in it."""
+Built = tuple[Setup, Scraper]
+
+
+def build(config: Config, reloads: Reloads | None = None, before: Built | None = None) -> Built:
+    """Return what the configuration describes, with every collector that has work in it.
+
+    What was counted `before` goes on, but for what is no longer configured.
+    """
     node = config.node or socket.gethostname()
     setup = Setup(
         node=node,
@@ -47,8 +55,11 @@ def build(config: Config, reloads: Reloads | None = None) -> tuple[Setup, Scrape
         queue_pair_counters=config.queue_pair_counters,
         probe_results=config.probe_results,
         reloads=reloads or Reloads(),
+        stream=RecordStream() if before is None else before[0].stream,
     )
-    setup = replace(setup, records=_records(config, setup))
+    gone = None if before is None else Gone.between(before[0], setup)
+    setup.stream.begin_anew()
+    setup = replace(setup, records=_records(config, setup, None if before is None else before[0].records, gone))
     scraper = Scraper(
         create_all(setup),
         setup.clock,
@@ -56,18 +67,28 @@ def build(config: Config, reloads: Reloads | None = None) -> tuple[Setup, Scrape
         derivations=derive_all(setup),
         precedence=setup.precedence,
     )
+    if before is not None and gone is not None:
+        go_on(before[1].parts, scraper.parts, gone)
     return setup, scraper
 
 
-def _records(config: Config, setup: Setup) -> "Records | None":
+def _joins(config: Config) -> bool:
+    """Return whether anything is configured that brings records."""
+    return config.records is not None or any(one.records or one.step_records or one.logs for one in config.engines)
+
+
+def _records(config: Config, setup: Setup, before: "Records | None", gone: Gone | None) -> "Records | None":
     """Return what joins records, where anything is configured that brings some."""
-    if config.records is None and not any(one.records or one.step_records or one.logs for one in setup.engines):
+    if not _joins(config):
         return None
     from kvdiag_exporters.records.service import Records
     from kvdiag_exporters.records.settings import RecordsConfig
 
     settings = config.records or RecordsConfig()
-    return Records(settings, setup.engines, setup.node, setup.stream, setup.clock, setup.precedence)
+    records = Records(settings, setup.engines, setup.node, setup.stream, setup.clock, setup.precedence, before)
+    if before is not None and gone is not None:
+        records.go_on(before, gone)
+    return records
 
 
 def collect_once(config: Config) -> Collection:
@@ -91,13 +112,14 @@ def run(
 
     `announce` is called with a line for a person whenever metrics begin to be served. Errors of a field name the `file`
     that it is from, and those of the address `listen_from` instead, where that is given. On SIGHUP everything ends in
-    order and begins again with the configuration that `reload` returns. UndeterminedError at the end where lines of the
-    recording were lost.
+    order and begins again with the configuration that `reload` returns, what was counted goes on. UndeterminedError at
+    the end where lines of the recording were lost.
     """
     lost = 0
     listen: tuple[str, str] | None = None
 
     before: Config | None = None
+    built: Built | None = None
     running = Running(config=config, ports=frozenset())
 
     def checked() -> Config:
@@ -106,9 +128,12 @@ def run(
         check(found, running, file, listen_from)
         return found
 
-    def serving(address: str, others: Iterable[str]) -> None:
-        nonlocal running, before
-        before = None
+    def serving(address: str, others: Iterable[str], served: Built) -> None:
+        nonlocal running, before, built
+        before, built = None, served
+        served[0].stream.settle()
+        if served[0].records is not None:
+            served[0].records.followers.settle()
         running = Running(config=config, ports=frozenset(int(one.rpartition(":")[2]) for one in (address, *others)))
 
     give_back_freed_memory()
@@ -117,7 +142,7 @@ def run(
             # A free port that was once chosen is kept: whoever scrapes knows no other.
             chosen = listen[1] if listen is not None and listen[0] == config.listen else config.listen
             try:
-                address, lines = _serve(config, chosen, signals, announce, file, listen_from, serving)
+                address, lines = _serve(config, chosen, signals, announce, file, listen_from, serving, built)
             except KvdiagError as error:
                 if before is None:
                     raise
@@ -125,7 +150,7 @@ def run(
                 signals.reloads.successful = False
                 config, before = before, None
                 continue
-            lost += lines
+            lost = lines
             listen = (config.listen, address)
             if signals.new is None:
                 break
@@ -145,13 +170,14 @@ def _serve(
     announce: Callable[[str], None],
     file: Path | None,
     listen_from: str | None,
-    serving: Callable[[str, Iterable[str]], None],
+    serving: Callable[[str, Iterable[str], Built], None],
+    before: Built | None,
 ) -> tuple[str, int]:
-    """Serve with one configuration until it is to end; return the address and how many lines were lost.
+    """Serve with one configuration until it is to end; return the address and how many lines were lost so far.
 
-    `serving` is called with the addresses once nothing more keeps it from serving.
+    `serving` is called with the addresses once nothing more keeps it from serving; what served `before` goes on.
     """
-    setup, scraper = build(config, signals.reloads)
+    setup, scraper = build(config, signals.reloads, before)
     host, port = split_listen(listen)
     web = None if config.web_config is None else load_web(Path(config.web_config))
     recorder: Recorder | RotatingRecorder | None = None
@@ -199,7 +225,7 @@ def _serve(
         where = "" if recorder is None else f"; {recorder.describe()}"
         if setup.records is not None:
             where = "".join(f"; {name} on {at}" for name, at in setup.records.addresses.items()) + where
-        serving(server.address, () if setup.records is None else setup.records.addresses.values())
+        serving(server.address, () if setup.records is None else setup.records.addresses.values(), (setup, scraper))
         if signals.reloads.time_s is None or signals.reloads.successful:
             signals.reloads.time_s = setup.clock.wall_s()
         scheme = "http" if web is None or web.context is None else "https"
@@ -211,7 +237,7 @@ def _serve(
         else:
             while not signals.wait():
                 pass
-        _finish(server, setup, scraper, recorder)
+        _finish(server, setup, scraper, recorder, goes_on=signals.new is not None and _joins(signals.new))
     return server.address, setup.stream.lost_lines
 
 
@@ -242,14 +268,16 @@ def _recorder(config: RecorderConfig, setup: Setup, interval_s: float) -> Record
     return rotating
 
 
-def _finish(server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | RotatingRecorder | None) -> None:
+def _finish(
+    server: HttpServer, setup: Setup, scraper: Scraper, recorder: Recorder | RotatingRecorder | None, *, goes_on: bool
+) -> None:
     """Stop serving, then read and write what is left, in END_WITHIN_S at most."""
     deadline_s = time.monotonic() + END_WITHIN_S
     server.stop()
     if setup.stream.followers:
         setup.stream.drain(lambda: time.monotonic() > deadline_s)
     if setup.records is not None:
-        setup.records.stop()
+        setup.records.stop(goes_on=goes_on)
     if recorder is not None:
         recorder.write(scraper.collect(fresh=True, timeout_s=max(0.1, deadline_s - time.monotonic())))
         recorder.close()

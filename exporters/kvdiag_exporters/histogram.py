@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from kvdiag_exporters.catalog import Buckets, Exemplar, Metric, Sample
+from kvdiag_exporters.going_on import Gone
 
 MOST_SERIES = 256
 OVERFLOW = "(other)"
@@ -33,6 +34,14 @@ class Histograms:
         if exemplar is not None:
             self._exemplars.setdefault(labels, [None] * len(counts))[bucket] = exemplar
         self._sums[labels] += value
+
+    def go_on(self, before: "Histograms", gone: Gone) -> None:
+        """Begin with what another one of the metric has counted, without the series of what is gone."""
+        if before._bounds != self._bounds:
+            return
+        self._counts = {labels: one for labels, one in before._counts.items() if not gone.has(self.metric, labels)}
+        self._sums = {labels: before._sums[labels] for labels in self._counts}
+        self._exemplars = {labels: one for labels, one in before._exemplars.items() if labels in self._counts}
 
     def samples(self) -> Iterator[Sample]:
         """Yield every combination seen so far."""

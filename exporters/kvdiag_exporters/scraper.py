@@ -64,6 +64,12 @@ class Scraper:
         self._hurries = 0
 
     @property
+    def parts(self) -> dict[str, object]:
+        """The collectors and derivations by name."""
+        collectors = {name: one.collector for name, one in self._workers.items()}
+        return collectors | {f"derived {name}": one.derivation for name, one in self._derivations.items()}
+
+    @property
     def last(self) -> Collection | None:
         """The last collection, whatever its age; None before the first."""
         return self._last
@@ -121,14 +127,15 @@ class _Derived:
 
     def __init__(self, name: str, derivation: Derivation, clock: Clock) -> None:
         self.outcome = Outcome(duration_s=0.0, error="has not run yet")
-        self._name, self._derivation, self._clock = name, derivation, clock
+        self.derivation = derivation
+        self._name, self._clock = name, clock
 
     def run(self, samples: list[Sample], monotonic_s: float, findings: list[Finding]) -> list[Sample]:
         """Return the samples with what follows from them, without what cannot be; all of them where it fails."""
         start_s = self._clock.monotonic_s()
         error = ""
         try:
-            found = self._derivation.derive(samples, monotonic_s)
+            found = self.derivation.derive(samples, monotonic_s)
             if found.dropped:
                 samples = [one for one in samples if (one.metric.name, one.labels) not in found.dropped]
             samples = samples + found.samples
@@ -148,7 +155,8 @@ class _Worker:
     def __init__(self, name: str, collector: Collector, clock: Clock) -> None:
         self.finished = threading.Event()
         self.outcome = Outcome(duration_s=0.0, error="has not run yet")
-        self._name, self._collector, self._clock = name, collector, clock
+        self.collector = collector
+        self._name, self._clock = name, clock
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._busy = False
@@ -190,7 +198,7 @@ class _Worker:
             start_s = self._clock.monotonic_s()
             error, samples = "", []
             try:
-                samples = list(self._collector.collect())
+                samples = list(self.collector.collect())
             except Exception as failure:  # whatever it is: the other collectors go on
                 error = f"{type(failure).__name__}: {failure}"
                 if error != self.outcome.error:
@@ -200,7 +208,7 @@ class _Worker:
                 self.outcome = Outcome(
                     duration_s=end_s - start_s,
                     error=error,
-                    missing=self._collector.missing,
+                    missing=self.collector.missing,
                     good_s=self.outcome.good_s if error else end_s,
                 )
                 self._samples = [] if error else samples

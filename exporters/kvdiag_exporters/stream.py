@@ -41,11 +41,34 @@ class RecordStream:
         self._told: set[Path] = set()
         self._known: set[int] = set()
         self._order: deque[int] = deque()
+        self._aside: dict[Path, RecordFollower] = {}
+        self._invalid_before = 0
 
     def follow(self, path: Path) -> None:
         """Add a file; the same file named twice is followed once."""
         if path not in [one.path for one in self.followers]:
-            self.followers.append(RecordFollower(path))
+            self.followers.append(self._aside.pop(path) if path in self._aside else RecordFollower(path))
+
+    def begin_anew(self) -> None:
+        """Forget whom to follow and whom to tell; files that are followed again go on where reading ended."""
+        with self._lock:
+            self._aside |= {one.path: one for one in self.followers}
+            self.followers = []
+            self._sinks = []
+            self.followed = False
+
+    def settle(self) -> None:
+        """Close the files that nobody asked for again since `begin_anew`."""
+        with self._lock:
+            for one in self._aside.values():
+                self._invalid_before += one.invalid
+                one.close()
+            self._aside = {}
+
+    @property
+    def invalid(self) -> int:
+        """Lines that were no record, also those of files that are no longer followed."""
+        return self._invalid_before + sum(one.invalid for one in (*self.followers, *self._aside.values()))
 
     def add_sink(self, sink: Sink) -> None:
         """Add a receiver; it is called with each batch of new records, by one thread at a time."""

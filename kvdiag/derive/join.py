@@ -56,7 +56,7 @@ class Joiner:
 
     def __init__(self, wait_s: float = WAIT_S, settle_s: float = SETTLE_S, most_open: int = MOST_OPEN) -> None:
         self.counts = JoinCounts()
-        self._wait_s, self._settle_s, self._most_open = wait_s, settle_s, most_open
+        self.wait_s, self.settle_s, self._most_open = wait_s, settle_s, most_open
         self._by_key: dict[Key, _Group] = {}
         self._open: OrderedDict[int, _Group] = OrderedDict()
         self._settling: deque[tuple[float, _Group]] = deque()
@@ -91,7 +91,7 @@ class Joiner:
             self._by_key[key] = group
         if not group.settling and _complete(group):
             group.settling = True
-            self._settling.append((now_s + self._settle_s, group))
+            self._settling.append((now_s + self.settle_s, group))
         while len(self._open) > self._most_open:
             self._evict()
 
@@ -105,9 +105,9 @@ class Joiner:
                 self._finish(group, found, "")
         while len(found) < most and self._open:
             group = next(iter(self._open.values()))
-            if group.first_s + self._wait_s > now_s:
+            if group.first_s + self.wait_s > now_s:
                 break
-            self._finish(group, found, f"waited {self._wait_s:g} s")
+            self._finish(group, found, f"waited {self.wait_s:g} s")
         return found
 
     def drain(self) -> list[TransferRecord]:

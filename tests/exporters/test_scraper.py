@@ -103,7 +103,7 @@ def test_the_age_grows_while_a_collector_fails() -> None:
     clock, bad = StillClock(), Bad()
     scraper = Scraper({"it": Good()}, clock)
     scraper.collect()
-    scraper._workers["it"]._collector = bad
+    scraper._workers["it"].collector = bad
     clock.now_s += 7
     outcome = scraper.collect(fresh=True).outcomes["it"]
     assert outcome.error

@@ -8,6 +8,7 @@ from kvdiag.model.record import HandleTransfer, Piece
 from kvdiag_exporters.catalog import Exemplar, Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
 from kvdiag_exporters.collectors.records import BYTES_BOUNDS, COUNT_BOUNDS, SECONDS_BOUNDS
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.histogram import MOST_SERIES, OVERFLOW, Histograms
 
 if TYPE_CHECKING:
@@ -101,6 +102,12 @@ class JoinedRecordsCollector:
         self._failed: Counter[tuple[str, ...]] = Counter()
         self.missing: tuple[str, ...] = ()
         records.hub.on_pieces(self.observe)
+
+    def go_on(self, before: "JoinedRecordsCollector", gone: Gone) -> None:
+        """Begin with what was counted before a reload."""
+        for column, histograms in self._columns.items():
+            histograms.go_on(before._columns[column], gone)
+        self._failed = Counter({key: one for key, one in before._failed.items() if not gone.has(FAILED, key)})
 
     def observe(self, pieces: Sequence[Piece]) -> None:
         """Count transfer handles; a failed one counts only as such."""

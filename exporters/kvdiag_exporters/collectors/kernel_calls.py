@@ -10,6 +10,7 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.missing import Missing
 from kvdiag_exporters.catalog import Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.kernel_calls.probe import FULL
 from kvdiag_exporters.kernel_calls.session import Session
 from kvdiag_exporters.kernel_calls.totals import Totals
@@ -75,6 +76,10 @@ class KernelCallsCollector:
         self._totals = Totals()
         self._threads: dict[int, str] = {}
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "KernelCallsCollector", gone: Gone) -> None:
+        """Begin with what was counted before a reload; the histograms in the kernel are new ones."""
+        self._totals, self._threads = before._totals.without(gone.engines), before._threads
 
     def collect(self) -> Iterator[Sample]:
         """Yield everything counted since the start; what cannot be timed is in `missing`, with the reason."""

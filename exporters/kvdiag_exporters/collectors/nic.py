@@ -9,6 +9,7 @@ from kvdiag.model.rdma_live import PortReading
 from kvdiag.sources._rdma_ports import PortReader
 from kvdiag_exporters.catalog import Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.nic_map import COUNTED, LABELS, OPERATION_BYTES, OPERATIONS, RECEIVE, TRANSMIT, Counted, kind_of
 
 SHORTEST_S = 0.5
@@ -108,6 +109,10 @@ class NicCollector:
         self._reader = PortReader(setup.tree, setup.clock)
         self._before: dict[tuple[str, int], _Before] = {}
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "NicCollector", gone: Gone) -> None:  # noqa: ARG002
+        """Begin with what was counted of the ports before a reload."""
+        self._before = before._before
 
     def collect(self) -> Iterator[Sample]:
         """Yield the state and the counters of every port; a host without RDMA has none."""

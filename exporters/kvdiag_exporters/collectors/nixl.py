@@ -18,6 +18,7 @@ from kvdiag.sources.nixl_mp import read_stores
 from kvdiag.sources.nixl_ring import read_rings
 from kvdiag_exporters.catalog import Buckets, Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 
 _LABELS = ("node", "engine", "role", "rank")
 STALE_S = 30.0
@@ -161,6 +162,12 @@ class NixlCollector:
         self._rings: dict[Path, dict[str, _Ring]] = {}
         self._stores: dict[Path, dict[str, NixlStore]] = {}
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "NixlCollector", gone: Gone) -> None:  # noqa: ARG002
+        """Begin with what the folders that are still read had told before a reload."""
+        read = {one.nixl_telemetry for one in self._setup.engines}
+        self._rings = {folder: rings for folder, rings in before._rings.items() if folder in read}
+        self._stores = {folder: stores for folder, stores in before._stores.items() if folder in read}
 
     def collect(self) -> Iterator[Sample]:
         """Yield the totals of every engine and rank; a file that cannot be read is named in `missing`."""

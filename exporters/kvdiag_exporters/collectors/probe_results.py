@@ -13,6 +13,7 @@ from kvdiag.model.missing import Missing
 from kvdiag.sources.line_follower import LineFollower
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 
 MOST_FILES = 64
 MOST_RUNS = 256
@@ -72,6 +73,11 @@ class ProbeResultsCollector:
         self._last: dict[Labels, Run] = {}
         self._dropped = 0
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "ProbeResultsCollector", gone: Gone) -> None:  # noqa: ARG002
+        """Begin where reading ended before a reload; with other patterns all files are read again."""
+        if before._patterns == self._patterns:
+            self._followers, self._last, self._dropped = before._followers, before._last, before._dropped
 
     def collect(self) -> Iterator[Sample]:
         """Read what was appended to the files and yield the newest results of each kind of run."""

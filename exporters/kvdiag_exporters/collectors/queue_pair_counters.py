@@ -10,6 +10,7 @@ from kvdiag.model.rdma_statistic import QueuePairCounter
 from kvdiag.sources import rdma_statistic
 from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.owners import OTHER, Owners
 
 KERNEL = "(kernel)"
@@ -43,6 +44,12 @@ class QueuePairCountersCollector:
         self._before: dict[tuple[str, int, int], QueuePairCounter] = {}
         self._totals: Counter[tuple[str, ...]] = Counter()
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "QueuePairCountersCollector", gone: Gone) -> None:
+        """Begin with what was counted before a reload."""
+        node = self._setup.node
+        self._before = before._before
+        self._totals = Counter({key: one for key, one in before._totals.items() if not gone.has(VALUES, (node, *key))})
 
     def collect(self) -> Iterator[Sample]:
         """Yield the sums of every engine; where there are none, `missing` says why for each port."""

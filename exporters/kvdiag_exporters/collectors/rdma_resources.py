@@ -9,6 +9,7 @@ from kvdiag.model.rdma_resources import KERNEL_OWNED, RdmaResources, ResourceSum
 from kvdiag.sources import rdma_netlink
 from kvdiag_exporters.catalog import Metric, Recorded, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.owners import OTHER, Owners
 
 KERNEL = "(kernel)"
@@ -89,6 +90,16 @@ class RdmaResourcesCollector:
         self._known: dict[Metric, dict[tuple[object, ...], str]] = {}
         counted = (QUEUE_PAIRS_SEEN, REGIONS_SEEN, *_GONE.values())
         self._seen: dict[Metric, Counter[tuple[str, str]]] = {metric: Counter() for metric in counted}
+
+    def go_on(self, before: "RdmaResourcesCollector", gone: Gone) -> None:
+        """Begin with what was seen before a reload."""
+        self._summaries, self._details, self._read_s = before._summaries, before._details, before._read_s
+        self._known = {
+            metric: {key: OTHER if engine in gone.engines else engine for key, engine in live.items()}
+            for metric, live in before._known.items()
+        }
+        for metric, counts in before._seen.items():
+            self._seen[metric] = Counter({key: one for key, one in counts.items() if key[1] not in gone.engines})
 
     def collect(self) -> Iterator[Sample]:
         """Yield the summary of now and the details, read again when a count changed or they are DETAILS_EVERY_S old."""

@@ -7,6 +7,7 @@ from kvdiag.model.transfer import STAGES, TransferRecord
 from kvdiag.sources.records import READ_BYTES
 from kvdiag_exporters.catalog import Exemplar, Metric, Sample
 from kvdiag_exporters.collectors.base import Setup
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.histogram import Histograms
 from kvdiag_exporters.stream import PIECE_BYTES
 
@@ -87,6 +88,14 @@ class RecordsCollector:
                 self._stream.follow(engine.records)
         self._stream.add_sink(self.observe)
 
+    def go_on(self, before: "RecordsCollector", gone: Gone) -> None:
+        """Begin with what was counted before a reload."""
+        self._read, self._impossible = before._read, before._impossible
+        self._ttft.go_on(before._ttft, gone)
+        self._stage.go_on(before._stage, gone)
+        self._bytes.go_on(before._bytes, gone)
+        self._descriptors.go_on(before._descriptors, gone)
+
     def observe(self, records: Sequence[TransferRecord]) -> None:
         """Count new records into the histograms; a value that is absent counts nowhere."""
         self._read += len(records)
@@ -109,7 +118,7 @@ class RecordsCollector:
             yield from histograms.samples()
         yield READ.sample(float(self._read))
         yield DROPPED.sample(float(self._stream.duplicates), "duplicate")
-        yield DROPPED.sample(float(sum(one.invalid for one in followers)), "invalid")
+        yield DROPPED.sample(float(self._stream.invalid), "invalid")
         yield IMPOSSIBLE.sample(float(self._impossible))
         yield BACKLOG.sample(float(self._stream.backlog_bytes()))
 

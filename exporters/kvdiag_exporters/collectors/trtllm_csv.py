@@ -7,6 +7,7 @@ from kvdiag_exporters.catalog import Metric, Sample
 from kvdiag_exporters.collectors.base import Engine, Setup
 from kvdiag_exporters.engines.metrics import BY_NAME
 from kvdiag_exporters.engines.trtllm_csv import CsvFollower, CsvTransfer
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.histogram import Histograms
 
 MOST_FILES = 256
@@ -40,6 +41,12 @@ class TrtllmCsvCollector:
         }
         self._found = {name: Histograms(BY_NAME[f"kvdiag_engine_{name}"], one) for name, one in bounds.items()}
         self.missing: tuple[str, ...] = ()
+
+    def go_on(self, before: "TrtllmCsvCollector", gone: Gone) -> None:
+        """Begin with what was counted before a reload, and where reading ended."""
+        self._followers = {key: one for key, one in before._followers.items() if key[0] not in gone.engines}
+        for name, histograms in self._found.items():
+            histograms.go_on(before._found[name], gone)
 
     def collect(self) -> Iterator[Sample]:
         """Read what was appended to every engine's files and yield the histograms."""

@@ -11,6 +11,7 @@ from kvdiag_exporters.derived import impossible
 from kvdiag_exporters.derived.base import Derived
 from kvdiag_exporters.derived.impossible import Judged
 from kvdiag_exporters.engines.metrics import BY_NAME
+from kvdiag_exporters.going_on import Gone
 
 MOST_FINDINGS = 20
 """Findings of one kind; the metric counts all."""
@@ -68,6 +69,13 @@ class SanityDerivation:
         self._time_s = 0.0
         self._dropped: Counter[str] = Counter()
         self._ranks: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+
+    def go_on(self, before: "SanityDerivation", gone: Gone) -> None:
+        """Begin with what was seen before a reload."""
+        self._before, self._time_s, self._dropped = before._before, before._time_s, before._dropped
+        for head, ranks in before._ranks.items():
+            if not gone.has(MISSING_RANKS, head):
+                self._ranks[head] = ranks
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:
         """Judge every sample, alone and against the collection before."""

@@ -7,6 +7,7 @@ from kvdiag_exporters.catalog import Buckets, Metric, Recorded, Sample
 from kvdiag_exporters.collectors import netdev, nic
 from kvdiag_exporters.collectors.base import Setup
 from kvdiag_exporters.derived.base import Derived
+from kvdiag_exporters.going_on import Gone
 
 RECEIVED = Metric(
     name="kvdiag_ip_receive_without_rdma_bytes_total",
@@ -35,6 +36,11 @@ class TcpBytesDerivation:
         self._before: dict[str, float] = {}
         self._total = 0.0
         self._surplus = (0.0, 0.0)
+
+    def go_on(self, before: "TcpBytesDerivation", gone: Gone) -> None:
+        """Begin with what was counted before a reload, where it is the same host."""
+        if before._host not in gone.nodes and before._host == self._host:
+            self._before, self._total, self._surplus = before._before, before._total, before._surplus
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:  # noqa: ARG002
         """Return the bytes so far; each collection adds what was too much for the RDMA packets in the one before it.

@@ -10,6 +10,7 @@ from kvdiag_exporters.collectors import netdev, nic
 from kvdiag_exporters.collectors.base import Setup
 from kvdiag_exporters.derived.base import Derived
 from kvdiag_exporters.derived.carrier import TRANSPORTS, Moved, judge, ranks_behind
+from kvdiag_exporters.going_on import Gone
 
 WINDOW_S = 60.0
 """Claims are made when a transfer ends, cards count while it runs: over a minute that evens out."""
@@ -76,6 +77,11 @@ class TransportDerivation:
         self._host = host
         self._history: deque[_Reading] = deque()
         self._latest: dict[tuple[str, ...], float] = {}
+
+    def go_on(self, before: "TransportDerivation", gone: Gone) -> None:
+        """Begin with the window of before a reload, where nothing of it is gone."""
+        if before._host == self._host and not gone.nodes:
+            self._history, self._latest = before._history, before._latest
 
     def derive(self, samples: Sequence[Sample], monotonic_s: float) -> Derived:
         """Return the verdict of each node and direction in which engines claim to move bytes."""

@@ -3,7 +3,7 @@
 import errno
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kvdiag_exporters.catalog import Buckets
 from kvdiag_exporters.kernel_calls.calls import shown
@@ -32,6 +32,17 @@ class Totals:
         self._lost: dict[str, int] = {}
         self._lost_before: Counter[str] = Counter()
         self._calls: dict[str, str] = {}
+
+    def without(self, engines: Collection[str]) -> "Totals":
+        """Return the totals of an ended session to go on with, without those of some engines."""
+        found = Totals()
+        found.failures = Counter({key: one for key, one in self.failures.items() if key[0] not in engines})
+        found.pinned_bytes = Counter({key: one for key, one in self.pinned_bytes.items() if key not in engines})
+        found._counts = {key: counts for key, counts in self._counts.items() if key[0] not in engines}
+        found._sums_ns = Counter({key: one for key, one in self._sums_ns.items() if key[0] not in engines})
+        found._lost_before = self._lost_before + Counter(self._lost)
+        found._calls = dict(self._calls)
+        return found
 
     def begin(self, engine: str, call: str) -> None:
         """Show a call of an engine before the first one, as zero."""

@@ -28,6 +28,12 @@ class CounterWindow:
         self._metrics: dict[str, MetricInfo] = {}
         self._lock = threading.Lock()
 
+    def go_on(self, before: "CounterWindow") -> None:
+        """Begin with what the window of before a reload has of nodes that are still recorded."""
+        self.unkept, self._metrics = before.unkept, dict(before._metrics)
+        with before._lock:
+            self._series = {key: series for key, series in before._series.items() if key[0] in self._nodes}
+
     def observe(self, samples: Sequence[Sample], time_s: float) -> None:
         """Keep the samples of one collection, at its wall-clock time."""
         sums: dict[tuple[str, str | None, str], float] = {}

@@ -11,6 +11,7 @@ from kvdiag.model.piece_line import PieceLine
 from kvdiag.model.record import Piece, RequestPiece, Side
 from kvdiag.sources.line_follower import LineFollower
 from kvdiag_exporters.collectors.base import Engine
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.records.log_reader import LogLine, LogReader
 
 READ_BYTES = 2 << 20
@@ -29,18 +30,39 @@ class Followers:
     def __init__(self, engines: Sequence[Engine], reader: LogReader) -> None:
         self.events: Counter[tuple[tuple[str, str, str], str]] = Counter()
         self.missing: tuple[str, ...] = ()
+        self._invalid_before = 0
+        self._left: list[LineFollower[PieceLine] | LineFollower[LogLine]] = []
         decode = msgspec.json.Decoder(PieceLine).decode
         self._steps = [(one, LineFollower(one.step_records, decode)) for one in engines if one.step_records is not None]
         self._logs: list[tuple[Engine, LineFollower[LogLine]]] = [
             (one, LineFollower(path, reader.decode, from_end=True)) for one in engines for path in one.logs
         ]
 
+    def go_on(self, before: "Followers", gone: Gone) -> None:
+        """Follow the files of an engine that stays from where reading ended, and count on."""
+        files = {(engine.labels, one.path): one for engine, one in before._steps}
+        self._steps = [(engine, files.pop((engine.labels, one.path), one)) for engine, one in self._steps]
+        logs = {(engine.labels, one.path): one for engine, one in before._logs}
+        self._logs = [(engine, logs.pop((engine.labels, one.path), one)) for engine, one in self._logs]
+        self._left = [*files.values(), *logs.values()]
+        self._invalid_before = before._invalid_before + sum(one.invalid for one in self._left)
+        for key, count in before.events.items():
+            if key[0][1] not in gone.engines:
+                self.events[key] = count
+
+    def settle(self) -> None:
+        """Close the files that are no longer followed."""
+        for one in self._left:
+            one.close()
+        self._left = []
+
     def __bool__(self) -> bool:
         return bool(self._steps or self._logs)
 
     @property
     def invalid(self) -> int:
-        return sum(one.invalid for _, one in self._steps) + sum(one.invalid for _, one in self._logs)
+        known = self._invalid_before + sum(one.invalid for _, one in self._steps)
+        return known + sum(one.invalid for _, one in self._logs)
 
     @property
     def errors(self) -> tuple[str, ...]:

@@ -57,6 +57,12 @@ class Hub:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
 
+    def go_on(self, before: "Hub") -> None:
+        """Count on, and go on waiting for what the hub of before a reload waited for."""
+        self.counts = before.counts
+        before.joiner.wait_s, before.joiner.settle_s = self.joiner.wait_s, self.joiner.settle_s
+        self.joiner = before.joiner
+
     def on_rows(self, sink: Rows) -> None:
         """Add a receiver of joined requests."""
         self._rows.append(sink)
@@ -141,14 +147,15 @@ class Hub:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop ticking and give on everything that is still waited for, as it is."""
+    def stop(self, *, goes_on: bool = False) -> None:
+        """Stop ticking and give on everything that is still waited for, as it is, unless another one goes on."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=0.3)
-        with self._lock:
-            rows = self.joiner.drain()
-        self._give(rows)
+        if not goes_on:
+            with self._lock:
+                rows = self.joiner.drain()
+            self._give(rows)
 
     def _give(self, rows: Sequence[TransferRecord]) -> int:
         if rows:

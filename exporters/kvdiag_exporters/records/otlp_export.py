@@ -36,6 +36,11 @@ class OtlpExport:
         provider.add_span_processor(self._queue)
         self._tracer = provider.get_tracer(SCOPE, kvdiag.__version__)
 
+    def count_on(self, sent: int, dropped: int) -> None:
+        """Add to the counts what was counted before a reload."""
+        self._queue.sent += sent
+        self._queue.dropped += dropped
+
     @property
     def dropped(self) -> int:
         return self._queue.dropped

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from kvdiag.errors import UndeterminedError
 from kvdiag.model.transfer import TransferRecord
 from kvdiag.sources.base import Clock
 from kvdiag_exporters.collectors.base import Engine
+from kvdiag_exporters.going_on import Gone
 from kvdiag_exporters.precedence import Precedence
 from kvdiag_exporters.recorder import roles_of
 from kvdiag_exporters.records.attribution import OnlineAttribution
@@ -70,18 +72,22 @@ class Records:
         stream: RecordStream,
         clock: Clock,
         precedence: Precedence | None = None,
+        before: "Records | None" = None,
     ) -> None:
         self.config = config
         precedence = precedence or Precedence()
         self.hub = Hub(Names(engines), clock, Joiner(config.wait_s, config.settle_s), precedence)
         self.intake = Intake(self.hub.take_spans, precedence)
         self.followers = Followers(engines, LogReader(clock.wall_s))
-        self.window = RecordWindow()
+        self.window: RecordWindow = RecordWindow() if before is None else before.window
         roles = roles_of(engines) or {node: "both"}
         self.counters = CounterWindow({engine.name: engine.node for engine in engines}, roles)
         self.attribution = OnlineAttribution(
             self.window, self.counters, roles, clock, config.attribution_interval_s or 60.0, config.window_s
         )
+        self._received_before: Counter[str] = Counter()
+        self._rejected_before = 0
+        self._before = before
         self.addresses: dict[str, str] = {}
         self.export: _Export | None = None
         self.forward: Forward | None = None
@@ -97,12 +103,24 @@ class Records:
 
     @property
     def received(self) -> dict[str, int]:
-        return {} if self._http is None else self._http.counts
+        if self._http is None:
+            return {}
+        return {reason: count + self._received_before[reason] for reason, count in self._http.counts.items()}
 
     @property
     def grpc_rejected(self) -> int | None:
         """Calls that were refused; None where nobody listens."""
-        return None if self._grpc is None else self._grpc.rejected
+        return None if self._grpc is None else self._grpc.rejected + self._rejected_before
+
+    def go_on(self, before: "Records", gone: Gone) -> None:
+        """Count on, and go on waiting, where what served before a reload ended."""
+        self.hub.go_on(before.hub)
+        self.followers.go_on(before.followers, gone)
+        self.counters.go_on(before.counters)
+        self.intake.refused = before.intake.refused
+        self.attribution.last = before.attribution.last
+        self._received_before = Counter(before.received)
+        self._rejected_before = before.grpc_rejected or 0
 
     def start(self, stream: RecordStream) -> None:
         """Listen, follow and attribute.
@@ -136,6 +154,8 @@ class Records:
             from kvdiag_exporters.records.otlp_export import OtlpExport
 
             export = OtlpExport(self.config.export)
+            if self._before is not None and self._before.export is not None:
+                export.count_on(self._before.export.sent, self._before.export.dropped)
             self.export = export
             self._ending.callback(export.stop)
             stream.add_sink(export.take)
@@ -143,9 +163,12 @@ class Records:
             from kvdiag_exporters.records.forward import Forward
 
             self.forward = Forward(self.config.forward.endpoint)
+            if self._before is not None and self._before.forward is not None:
+                self.forward.sent, self.forward.dropped = self._before.forward.sent, self._before.forward.dropped
             self.hub.forward = self.forward.take
             self._ending.callback(self.forward.stop)
             self.forward.start()
+        self._before = None  # or every reload would keep all of the ones before it
         self.hub.start()
         if self.followers:
             self._poll()  # at once: a log counts from its end now, not from whenever it is first looked at
@@ -153,8 +176,10 @@ class Records:
         if self.config.attribution_interval_s:
             self.attribution.start()
 
-    def stop(self) -> None:
-        """Take nothing more in, read what files still hold, and give on what is still waited for."""
+    def stop(self, *, goes_on: bool = False) -> None:
+        """Take nothing more in, read what files still hold, and give on what is still waited for, or leave that to the
+        one that goes on.
+        """
         self._stop.set()
         self.attribution.stop()
         if self._stopped:
@@ -164,7 +189,7 @@ class Records:
             self._thread.join(timeout=0.3)
         self._poll()
         self._receiving.close()  # then what was taken in is read, and then nothing more comes to the hub
-        self.hub.stop()
+        self.hub.stop(goes_on=goes_on)
         self._ending.close()
 
     def _accept(self, export: "Export") -> bool:
