@@ -60,16 +60,16 @@ def _judge(buffer: memoryview, seed: int, block: int, stale: int | None, mismatc
     runs = _displaced(examined, start, seed, len(buffer))
     if runs:
         return _displacement(runs, block)
-    old, what = _stale_bytes(examined, start, mismatch, seed, stale)
-    if not old:
+    former = _former_bytes(examined, start, mismatch, seed, stale, block)
+    if former is None:
         return "wrong bytes", f"{mismatch.length} bytes at offset {mismatch.offset} are of no known origin"
-    end = mismatch.offset + old
-    if mismatch.offset % block and (end % block == 0 or end == len(buffer)):
+    begin, end, what = former
+    if begin % block and (end % block == 0 or end == len(buffer)):
         return "short write", (
-            f"message {mismatch.offset // block} ends after {mismatch.offset % block} of {block} bytes: the last {old} "
-            f"bytes at offset {mismatch.offset} are {what}"
+            f"message {begin // block} ends after {begin % block} of {block} bytes: the last {end - begin} "
+            f"bytes at offset {begin} are {what}"
         )
-    return "stale", f"{old} bytes at offset {mismatch.offset} are {what}"
+    return "stale", f"{end - begin} bytes at offset {begin} are {what}"
 
 
 def _flips(buffer: memoryview, seed: int, mismatch: Mismatch) -> int:
@@ -81,35 +81,38 @@ def _flips(buffer: memoryview, seed: int, mismatch: Mismatch) -> int:
     return 0 if np.any(flipped & (flipped - 1)) else len(wrong)
 
 
-def _stale_bytes(
-    examined: npt.NDArray[np.uint8], start: int, mismatch: Mismatch, seed: int, stale: int | None
-) -> tuple[int, str]:
-    """Return how many bytes from the first wrong one on are of a former pattern, or zero, and what they are; else 0.
+def _former_bytes(
+    examined: npt.NDArray[np.uint8], start: int, mismatch: Mismatch, seed: int, stale: int | None, block: int
+) -> tuple[int, int, str] | None:
+    """Return from where to where bytes are of a former pattern, or zero, and what they are.
 
-    A byte may be right by chance (1 in 256), so the run is of the old bytes, not of the wrong ones.
+    A byte may be right by chance (1 in 256), so the run is of the old bytes, not of the wrong ones; it begins with the
+    message where all before it are old too, and ends with one where the bytes after that are right.
     """
-    found = examined[mismatch.offset - start :]
-    for old, what in _former(found, mismatch.offset, seed, stale):
-        same = found == old
-        run = len(same) if same.all() else int(np.argmin(same))
+    wrong = mismatch.offset - start
+    for old, what in _former(examined, start, wrong, seed, stale):
+        same = examined == old
+        run = len(same) - wrong if same[wrong:].all() else int(np.argmin(same[wrong:]))
         if run >= min(mismatch.length, _WORD):
-            return run, what
-    return 0, ""
+            begin, end = mismatch.offset, mismatch.offset + run
+            last = begin + int(np.flatnonzero(examined[wrong:][:run] != pattern.part(begin, run, seed))[-1])
+            return start if same[:wrong].all() else begin, min(end, (last // block + 1) * block), what
+    return None
 
 
 def _former(
-    found: npt.NDArray[np.uint8], offset: int, seed: int, stale: int | None
+    examined: npt.NDArray[np.uint8], start: int, wrong: int, seed: int, stale: int | None
 ) -> Iterator[tuple[npt.NDArray[np.uint8], str]]:
-    """Yield what may have been at an offset before: the last pass's bytes, none, an older pass's."""
+    """Yield what may have been there before: the last pass's bytes, none, those of an older pass."""
     if stale is not None:
-        yield pattern.part(offset, len(found), stale), "of the pass before"
-    yield np.zeros(len(found), np.uint8), "zero, as if never written"
-    skip = -offset % _WORD
-    word = found[skip : skip + _WORD]
+        yield pattern.part(start, len(examined), stale), "of the pass before"
+    yield np.zeros(len(examined), np.uint8), "zero, as if never written"
+    first = wrong + -(start + wrong) % _WORD
+    word = examined[first : first + _WORD]
     if len(word) == _WORD:
         seeds, positions = pattern.origin(word.copy().view("<u8"))
-        if positions[0] * _WORD == offset + skip and seeds[0] != seed:
-            yield pattern.part(offset, len(found), int(seeds[0])), "of an earlier pass"
+        if positions[0] * _WORD == start + first and seeds[0] != seed:
+            yield pattern.part(start, len(examined), int(seeds[0])), "of an earlier pass"
 
 
 def _displaced(examined: npt.NDArray[np.uint8], start: int, seed: int, size: int) -> list[_Run]:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvdiag_probes import pattern
@@ -40,9 +40,7 @@ def test_a_message_that_never_arrived_is_stale(block: int) -> None:
     buffer, old = filled(), filled(STALE)
     buffer[block * BLOCK : (block + 1) * BLOCK] = old[block * BLOCK : (block + 1) * BLOCK]
     found = judged(buffer)
-    assert found.kind == "stale"
-    assert found.detail == f"{BLOCK} bytes at offset {found.mismatch.offset} are of the pass before"
-    assert found.mismatch.offset - block * BLOCK in range(4)
+    assert (found.kind, found.detail) == ("stale", f"{BLOCK} bytes at offset {block * BLOCK} are of the pass before")
 
 
 def test_memory_that_was_never_written_is_stale_too() -> None:
@@ -53,14 +51,14 @@ def test_memory_that_was_never_written_is_stale_too() -> None:
     assert judged(buffer).detail.endswith(" are zero, as if never written")
 
 
-@given(block=st.integers(0, COUNT - 1), passes=st.integers(2, 40))
+@given(block=st.integers(0, COUNT - 1), passes=st.integers(2, 4000))
+@settings(max_examples=300)
 def test_a_message_of_any_former_pass_is_stale(block: int, passes: int) -> None:
     """Passes differ in length, so that what a place held before may be older than the last pass."""
     buffer, old = filled(), filled(SEED + passes)
     buffer[block * BLOCK : (block + 1) * BLOCK] = old[block * BLOCK : (block + 1) * BLOCK]
     found = judged(buffer)
-    assert found.kind == "stale" and found.detail.endswith(" are of an earlier pass")
-    assert f"{BLOCK} bytes at offset {found.mismatch.offset} " in found.detail
+    assert (found.kind, found.detail) == ("stale", f"{BLOCK} bytes at offset {block * BLOCK} are of an earlier pass")
 
 
 @given(flips=st.dictionaries(st.integers(0, COUNT * BLOCK - 1), st.integers(0, 7), min_size=2, max_size=20))
