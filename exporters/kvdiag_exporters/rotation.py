@@ -31,7 +31,8 @@ Make = Callable[[Path, Recorder | None], Recorder]
 
 
 class RotatingRecorder:
-    """Records into FOLDER/<UTC time of its begin>, into a new one every `every_s`; `keep` of them stay.
+    """Records into FOLDER/<UTC time of its begin>, into a new one every `every_s`; `keep` of them stay, and as many
+    of periods without a request.
 
     The newest bundle is continued where its period is not over. Where a new one cannot be begun the old one goes on,
     and it is tried again a minute later. `make` opens a recorder, that of the period before given. With `parquet`
@@ -131,10 +132,19 @@ class RotatingRecorder:
 
         return sorted(found())
 
+    def _old(self) -> list[Path]:
+        """Return all but the newest `keep` bundles with requests, and the newest `keep` of idle periods.
+
+        An idle night would push out the incident of the evening before.
+        """
+        # One that is being written may be idle yet, and where the clock was set back others are of a time to come.
+        over = [path for _, path in self._bundles() if path != self._path]
+        busy = [path for path in over if _has_requests(path)]
+        idle = [path for path in over if path not in busy]
+        return [*busy[: max(0, len(busy) + 1 - self._keep)], *idle[: -self._keep]]
+
     def _remove_old(self) -> None:
-        for _, path in self._bundles()[: -self._keep]:
-            if path == self._path:  # the clock was set back, and others are of a time to come
-                continue
+        for path in self._old():
             try:
                 foreign = sorted({one.name for one in path.iterdir()} - _OURS)
                 if foreign or not (path / "meta.json").is_file():
@@ -145,6 +155,16 @@ class RotatingRecorder:
                 path.rmdir()
             except OSError as error:
                 _log.warning("%s is not removed: %s", path, error.strerror)
+
+
+def _has_requests(bundle: Path) -> bool:
+    """Return whether a bundle has any request; one that cannot be looked at may have some."""
+    try:
+        return (bundle / "requests.jsonl").stat().st_size > 0
+    except FileNotFoundError:
+        return (bundle / "requests.parquet").exists()
+    except OSError:
+        return True
 
 
 def _name(time_s: float) -> str:

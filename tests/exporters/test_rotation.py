@@ -62,6 +62,34 @@ def test_each_period_has_its_own_bundle_and_the_newest_are_kept(tmp_path: Path) 
     assert bundle.notes == ()
 
 
+@pytest.mark.parametrize("parquet", [False, True])
+def test_an_idle_night_pushes_out_no_incident(tmp_path: Path, *, parquet: bool) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path, stream, parquet=parquet)
+    for hour in range(14):
+        rotating.write(collection(T0 + 3600 * hour))
+        if hour < 4:
+            stream.give([record(hour)])
+        if rotating._rewriting is not None:
+            rotating._rewriting.wait()
+    # Three with requests, of which the one being written may become one; three idle ones; nothing grows for ever.
+    assert names(tmp_path) == [f"20260101T{hour:02d}0000Z" for hour in (2, 3, 10, 11, 12, 13)]
+    stream.give([record(100)])
+    rotating.write(collection(T0 + 3600 * 14))
+    assert names(tmp_path) == [f"20260101T{hour:02d}0000Z" for hour in (3, 10, 11, 12, 13, 14)]
+    rotating.close()
+
+
+def test_fewer_than_are_kept_all_stay(tmp_path: Path) -> None:
+    stream = RecordStream()
+    rotating = recorder(tmp_path, stream, keep=6)
+    for hour in range(5):
+        rotating.write(collection(T0 + 3600 * hour))
+        stream.give([record(hour)])
+    rotating.close()
+    assert len(names(tmp_path)) == 5
+
+
 def test_the_link_that_fell_between_two_bundles_is_an_event_of_the_second(tmp_path: Path) -> None:
     rotating = recorder(tmp_path, RecordStream())
     rotating.write(collection(T0))
