@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvdiag.errors import UndeterminedError
 from kvdiag.model.finding import Evidence
@@ -15,6 +15,7 @@ from kvdiag.sources.rdma_counters import RdmaCountersSource
 from kvdiag_probes.datapath import Operation
 
 _SYSFS = "/sys/class/infiniband/{device}/ports/{port}"
+_LARGEST_MTU = 4096
 # PMA *_data counters count 4-byte words (InfiniBand specification, PortCountersExtended).
 _WORD_BYTES = 4
 
@@ -39,6 +40,13 @@ def read_counters(device: str, port: int) -> PortCounters | Missing:
     assert isinstance(counters, RdmaCounters)
     found = [one for one in counters.ports if (one.device, one.port) == (device, port)]
     return found[0] if found else Missing(f"no counters of {device}/{port} in sysfs")
+
+
+def read_all_counters() -> RdmaCounters | Missing:
+    """Return the counters of every RDMA port here from sysfs."""
+    counters = RdmaCountersSource().read(Context())
+    assert isinstance(counters, RdmaCounters | Missing)
+    return counters
 
 
 def read_objects(device: str) -> Objects | Missing:
@@ -104,6 +112,28 @@ def judge_rdma(
         evidence=tuple(evidence),
         missing=tuple(missing),
     )
+
+
+def carried_by_ports(
+    operation: Operation, payload: int, before: RdmaCounters | Missing, after: RdmaCounters | Missing
+) -> tuple[bool, tuple[Evidence, ...]]:
+    """Return whether all RDMA ports together can have carried a payload, and what each that moved anything counted.
+
+    For a library that chooses ports itself. Packets are taken for as large as any path MTU allows.
+    """
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return False, ()
+    earlier = {(port.device, port.port): port for port in before.ports}
+    found: list[Evidence] = []
+    carried = 0
+    for port in after.ports:
+        one: list[Evidence] = []
+        if (old := earlier.get((port.device, port.port))) is not None:
+            grown = _carried(operation, _LARGEST_MTU, old, port, one, payload)
+            if grown:
+                carried += grown
+                found += [replace(item, name=f"{port.device}/{port.port} {item.name}") for item in one]
+    return carried >= payload, tuple(found)
 
 
 def joined(proofs: Sequence[TransportProof]) -> TransportProof:

@@ -13,6 +13,7 @@ from kvdiag.cli.probe._trace import traced
 if TYPE_CHECKING:
     from kvdiag.model.kv_geometry import KvGeometry
     from kvdiag.model.model_config import ModelConfig
+    from kvdiag.model.probe import ProbeEnds
 
 
 class _Transport(StrEnum):
@@ -167,11 +168,27 @@ def _run(**given: Any) -> int:
         failure=str(failure) if failure else None,
         missing=(
             *(model.notes if model else ()),
+            *(_over_tcp(ends) if given["transport"] is _Transport.NIXL else ()),
             *(() if len(tokens) > 2 else ("a check of the fit: give three or more --tokens",)),
         ),
     )
     metrics = [one for row in document.rows for one in (row.total, row.bandwidth)]
     return _finish.finish(document, render, given, metrics, proof.status == "contradicted", failure)
+
+
+def _over_tcp(ends: "ProbeEnds | None") -> tuple[str, ...]:
+    """Say how NIXL moves over RDMA where this host could and was not told to."""
+    import os
+
+    from kvdiag_probes.rdma_path import read_devices
+
+    if ends is None or "UCX_TLS" in os.environ:
+        return ()
+    active = [port for port in read_devices().ports if port.state == "ACTIVE"]
+    if not active:
+        return ()
+    pins = f"UCX_TLS=rc UCX_NET_DEVICES={active[0].device}:{active[0].number}"
+    return (f"NIXL over RDMA: this was UCX's TCP; set {pins} here, and the like at the agent, to compare with rdma",)
 
 
 def _geometry(given: dict[str, Any]) -> "tuple[ModelConfig | None, KvGeometry]":

@@ -19,6 +19,7 @@ from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.kv.nixl_child import SPARE_S, NixlChild
 from kvdiag_probes.kv.path import Groups, Timing
 from kvdiag_probes.kv.tcp_path import agent_session
+from kvdiag_probes.proof import carried_by_ports, read_all_counters
 
 _OPEN_S = 60.0
 """Starting an agent imports NIXL and opens every UCX device: longer than a control message may take."""
@@ -69,6 +70,7 @@ class NixlKvPath:
 
     def __init__(self, near: NixlChild, far: _Far) -> None:
         self._near, self._far = near, far
+        self._before = read_all_counters()
 
     def transfer(self, operation: Operation, groups: Groups, timeout_s: float, repeats: int) -> Timing:
         writing = operation is Operation.WRITE
@@ -97,28 +99,38 @@ class NixlKvPath:
         return self._far.digest(size) if far else str(self._near.call("digest", size))
 
     def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
-        """Compare what the initiator's TCP connections moved with the payload; what UCX does else, no socket counts."""
+        """Compare what the initiator's TCP connections moved with the payload, or what this host's RDMA ports did."""
         transports, sent, received = self._near.call("sockets")
-        pushed, pulled = (moved.get(operation, 0) for operation in (Operation.WRITE, Operation.READ))
+        payloads = {operation: moved.get(operation, 0) for operation in (Operation.WRITE, Operation.READ)}
+        pushed, pulled = payloads.values()
         enough = sent >= pushed and received >= pulled
         only_tcp = transports == "tcp"
         names = ("acknowledged", "received")
+        evidence = tuple(
+            Evidence(
+                name=f"bytes {name} on the TCP connections of the NIXL process",
+                value=str(value),
+                source="TCP_INFO",
+                threshold=f">= {payload}",
+            )
+            for name, value, payload in zip(names, (sent, received), (pushed, pulled), strict=True)
+            if payload
+        )
+        if not enough and not only_tcp:
+            after = read_all_counters()
+            ways = [carried_by_ports(way, payload, self._before, after) for way, payload in payloads.items() if payload]
+            enough = all(carried for carried, _ in ways)
+            evidence += tuple(item for _, found in ways for item in found)
         return TransportProof(
             status="proved" if enough else "contradicted" if only_tcp else "not_observable",
             payload_bytes=pushed + pulled,
-            evidence=tuple(
-                Evidence(
-                    name=f"bytes {name} on the TCP connections of the NIXL process",
-                    value=str(value),
-                    source="TCP_INFO",
-                    threshold=f">= {payload}",
-                )
-                for name, value, payload in zip(names, (sent, received), (pushed, pulled), strict=True)
-                if payload
-            ),
+            evidence=evidence,
             missing=()
             if enough or only_tcp
-            else (f"UCX_TLS={transports} lets UCX move bytes past the TCP connections, where the kernel counts none",),
+            else (
+                f"UCX_TLS={transports} lets UCX move bytes past the TCP connections of its process and the RDMA ports "
+                "here, where the kernel counts none",
+            ),
         )
 
 

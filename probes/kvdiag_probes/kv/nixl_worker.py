@@ -124,6 +124,15 @@ def _moved(fd: int) -> tuple[int, int]:
         return 0, 0  # closed since it was listed, or a listening socket
 
 
+def refusal(error: Exception) -> str:
+    """Return why NIXL does not start, with what UCX was told and where it says more."""
+    told = " ".join(f"{name}={os.environ[name]}" for name in ("UCX_TLS", "UCX_NET_DEVICES") if name in os.environ)
+    return (
+        f"NIXL does not start with {told or 'UCX left alone'}: {error}; next: see UCX's lines on standard error (of "
+        "the agent, where it is the agent that says this), or leave these variables out for TCP"
+    )
+
+
 def main(connection: Connection, name: str, size: int, loopback: bool, shared: bool) -> None:
     """Make a worker and serve until the parent closes the connection; never prints to standard output.
 
@@ -139,7 +148,7 @@ def main(connection: Connection, name: str, size: int, loopback: bool, shared: b
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
         worker = Worker(name, memory)
     except Exception as error:
-        connection.send((error.__class__.__name__, f"NIXL does not start: {error}"))
+        connection.send((error.__class__.__name__, refusal(error)))
         os._exit(1)
     connection.send((None, None))
     while True:

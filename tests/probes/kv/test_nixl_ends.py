@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kvdiag.errors import InputError, UnavailableError
+from kvdiag.model.rdma import PortCounters, RdmaCounters
 from kvdiag_probes.control.messages import OpenRequest, PassRequest, ReceiveRequest, ServeRequest, VerifyRequest
 from kvdiag_probes.datapath import Operation, Transport
-from kvdiag_probes.kv import nixl_target
+from kvdiag_probes.kv import nixl_path, nixl_target, nixl_worker
 from kvdiag_probes.kv.nixl_path import NixlKvPath
 from kvdiag_probes.kv.nixl_target import NixlTarget
 
@@ -101,6 +102,40 @@ class Sockets:
     def call(self, method: str) -> tuple[str, int, int]:
         assert method == "sockets"
         return self._told
+
+
+def ports(sent: int, received: int) -> RdmaCounters:
+    words = {"port_xmit_data": sent // 4, "port_rcv_data": received // 4}
+    port = PortCounters(device="mlx5_0", port=1, counters=words, hw_counters={}, unreadable={})
+    return RdmaCounters(ports=(port,))
+
+
+@pytest.mark.parametrize(
+    ("transports", "sent", "received", "status"),
+    [
+        ("rc", 1000, 2000, "proved"),
+        ("rc,cma", 996, 2000, "not_observable"),
+        ("rc", 1000, 1996, "not_observable"),
+        ("tcp", 1000, 2000, "contradicted"),
+    ],
+)
+def test_where_ucx_uses_rdma_the_ports_prove_both_directions(
+    monkeypatch: pytest.MonkeyPatch, transports: str, sent: int, received: int, status: str
+) -> None:
+    counts = iter((ports(400, 400), ports(400 + sent, 400 + received)))
+    monkeypatch.setattr(nixl_path, "read_all_counters", lambda: next(counts))
+    path = NixlKvPath(Sockets(transports, 10, 10), None)  # type: ignore[arg-type]
+    proof = path.prove({Operation.WRITE: 1000, Operation.READ: 2000})
+    assert proof.status == status
+    told = [item.value for item in proof.evidence if item.name.startswith("mlx5_0/1 port_")]
+    assert told == ([] if transports == "tcp" else [str(sent), str(received)])
+
+
+def test_a_refused_start_names_what_ucx_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", "rc")
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_9:1")
+    line = nixl_worker.refusal(RuntimeError("NIXL_ERR_BACKEND"))
+    assert line.startswith("NIXL does not start with UCX_TLS=rc UCX_NET_DEVICES=mlx5_9:1: NIXL_ERR_BACKEND; next: ")
 
 
 @pytest.mark.parametrize(
