@@ -23,17 +23,21 @@ class Followers:
     """`poll` gives the new pieces of all files; what a file does not tell of node and side, its engine's entry does.
 
     Counts of lines: `invalid` ones, and in `events` those with a known meaning by engine and kind. `missing` names the
-    files that are not there. A log is followed from its end, for what it holds happened before; step records from the
-    beginning.
+    files that are not there. What a file holds when it is first looked at happened before, and is read with
+    `whole_steps` only, of step records; a file that comes later is read as a whole.
     """
 
-    def __init__(self, engines: Sequence[Engine], reader: LogReader) -> None:
+    def __init__(self, engines: Sequence[Engine], reader: LogReader, *, whole_steps: bool = False) -> None:
         self.events: Counter[tuple[tuple[str, str, str], str]] = Counter()
         self.missing: tuple[str, ...] = ()
         self._invalid_before = 0
         self._left: list[LineFollower[PieceLine] | LineFollower[LogLine]] = []
         decode = msgspec.json.Decoder(PieceLine).decode
-        self._steps = [(one, LineFollower(one.step_records, decode)) for one in engines if one.step_records is not None]
+        self._steps = [
+            (one, LineFollower(one.step_records, decode, from_end=not whole_steps))
+            for one in engines
+            if one.step_records is not None
+        ]
         self._logs: list[tuple[Engine, LineFollower[LogLine]]] = [
             (one, LineFollower(path, reader.decode, from_end=True)) for one in engines for path in one.logs
         ]

@@ -196,7 +196,27 @@ def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert followers.missing == (f"{tmp_path}: Is a directory",) * 2
 
 
-def test_step_records_of_the_plugin_are_read_as_a_whole(tmp_path: Path) -> None:
+def test_step_records_from_before_the_start_are_not_replayed(tmp_path: Path) -> None:
+    import msgspec
+
+    def line(number: int) -> bytes:
+        return msgspec.json.encode(PieceLine(transfers=(HandleTransfer(source="vllm plugin", duration_s=number),)))
+
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"".join(line(number) + b"\n" for number in range(3)) + line(3)[:9])
+    followers = Followers((engine(step_records=path),), LogReader(lambda: 1.0))
+    assert followers.poll() == []
+    with path.open("ab") as file:
+        file.write(line(3)[9:] + b"\n" + line(4) + b"\n")
+    (transfer,) = followers.poll()
+    assert isinstance(transfer, HandleTransfer)
+    assert (transfer.duration_s, followers.invalid) == (4, 0)
+    path.rename(tmp_path / "steps.jsonl.1")
+    path.write_bytes(line(5) + b"\n")  # put aside: the new file is new as a whole
+    assert [*followers.poll(), *followers.poll()] != []
+
+
+def test_step_records_that_come_later_are_read_as_a_whole(tmp_path: Path) -> None:
     import msgspec
 
     path = tmp_path / "steps.jsonl"

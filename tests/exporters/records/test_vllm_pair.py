@@ -25,7 +25,7 @@ TRANSFERS, BYTES, BLOCK = 16, 142_606_336, 2 << 20
 
 
 def steps() -> list[Piece]:
-    return Followers(ENGINES, LogReader(lambda: 0.0)).poll()
+    return Followers(ENGINES, LogReader(lambda: 0.0), whole_steps=True).poll()
 
 
 def joined(*feeds: Callable[[Hub], None]) -> tuple[dict[str, TransferRecord], Hub]:
