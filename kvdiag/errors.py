@@ -6,6 +6,7 @@ KvdiagError              70  a defect in kvdiag
 ├── UnavailableError     69  a peer or service that cannot be reached or refuses
 ├── UndeterminedError     3  nothing to measure, no permission, or unsupported here
 └── StoppedError        130  the user's Ctrl-C, where something measured before it is worth keeping
+    └── TerminatedError 143  the same for SIGTERM: a service manager's or a job's end
 """
 
 from typing import ClassVar
@@ -35,3 +36,7 @@ class UndeterminedError(KvdiagError):
 
 class StoppedError(KvdiagError):
     exit_code = 130
+
+
+class TerminatedError(StoppedError):
+    exit_code = 143

@@ -16,7 +16,7 @@ from kvdiag.cli import main
 from kvdiag.cli._files import write_parts, write_whole
 from kvdiag.cli.preflight import PreflightFormat
 from kvdiag.cli.probe._stop import stoppable
-from kvdiag.errors import StoppedError, UsageError
+from kvdiag.errors import StoppedError, TerminatedError, UsageError
 from kvdiag.model.trace import Trace
 from kvdiag.report.trace import MARK, encode
 from kvdiag.sources import probe_history
@@ -59,19 +59,28 @@ def test_ctrl_c_while_python_loads_is_one_line(
     assert capsys.readouterr().err == "kvdiag: error: interrupted\n"
 
 
-def test_the_first_ctrl_c_stops_a_measurement_and_the_second_ends_all() -> None:
+@pytest.mark.parametrize(("number", "stopped"), [(signal.SIGINT, StoppedError), (signal.SIGTERM, TerminatedError)])
+def test_the_first_signal_stops_a_measurement_and_the_second_ends_all(
+    number: signal.Signals, stopped: type[StoppedError]
+) -> None:
     met: list[type[BaseException]] = []
     with stoppable():
-        for _ in range(2):
+        for second in (number, signal.SIGINT):
             try:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(second)
             except (StoppedError, KeyboardInterrupt) as error:
                 met.append(type(error))
-    assert met == [StoppedError, KeyboardInterrupt]
+    assert met == [stopped, KeyboardInterrupt]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_a_signal_keeps_the_sizes_that_were_measured(
+    tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
     kept = tmp_path / "runs.jsonl"
     arguments = ["--transport", "tcp", "--size", "64,4096", "--duration", "0.2", "--rounds", "1000"]
     with serving() as server:
@@ -84,12 +93,29 @@ def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
             text=True,
         ) as process:
             time.sleep(4)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             out, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "kvdiag: error: interrupted\n")
+    assert (process.returncode, err) == (code, f"kvdiag: error: {said}\n")
     (document,) = map(json.loads, kept.read_text().splitlines())
-    assert document["failure"] == "interrupted" and [row["size_bytes"] for row in document["results"]][:1] == [64]
+    assert document["failure"] == said and [row["size_bytes"] for row in document["results"]][:1] == [64]
     assert "INCOMPLETE" in out
+
+
+@pytest.mark.parametrize("full", ["--samples", "--out"])
+def test_an_output_that_takes_nothing_costs_no_other_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+    files = {"--samples": tmp_path / "samples.csv", "--out": tmp_path / "runs.jsonl"} | {full: Path("/dev/full")}
+    flags = [part for flag, path in files.items() for part in (flag, str(path))]
+    with serving() as server:
+        arguments = ["--transport", "tcp", "--size", "64", "--iterations", "50", "--format", "json", *flags]
+        code = main(["probe", "bandwidth", str(server.address), *arguments])
+    out, err = capsys.readouterr()
+    assert code != 0 and f"{full} /dev/full: No space left on device" in err
+    assert json.loads(out)["results"][0]["iterations"] == 50
+    (other,) = (path for path in files.values() if path != Path("/dev/full"))
+    assert len(other.read_text().splitlines()) == (51 if full == "--out" else 1)
 
 
 @pytest.mark.parametrize(

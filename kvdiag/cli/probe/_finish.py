@@ -164,11 +164,12 @@ def finish(
     """Judge the document against the baseline, print and keep it, and return the exit code.
 
     A missed limit is 2, one that the samples cannot decide 3, `warning` 1. The document has a field `judgements`.
-    A `failure` is raised once what was measured before it is kept.
+    A `failure` is raised once what was measured before it is kept. What one output does not take, the other still gets.
     """
     import dataclasses
 
     from kvdiag.derive.probe_verdicts import worst
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.exit_code import ExitCode
     from kvdiag.report.json import encode
     from kvdiag.sources import probe_history
@@ -178,12 +179,15 @@ def finish(
     document = dataclasses.replace(document, judgements=(*document.judgements, *found))
     text = encode(document)
     clear_progress()
+    try:
+        if flags["out"] is not None:
+            probe_history.append(flags["out"], text)
+    except KvdiagError as error:
+        failure = failure or error
     if flags["output"] is Format.JSON:
         stdout().print(text, markup=False, soft_wrap=True)
     else:
         stdout().print(render(document))
-    if flags["out"] is not None:
-        probe_history.append(flags["out"], text)
     if failure is not None:
         raise failure
     gravest = worst(document.judgements)

@@ -9,6 +9,7 @@ from kvdiag.cli._output import require
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvdiag.errors import KvdiagError
     from kvdiag.model.probe import ProbeDocument, Threshold
     from kvdiag.model.probe_judgement import Metric
     from kvdiag_probes.distribution import Samples
@@ -52,9 +53,14 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         metrics=metrics,
         judgements=_finish.judge_rates(flags, result.ends, rates, 2 if options.settings.bidirectional else 1),
     )
-    if flags["samples"]:
-        _write_samples(flags["samples"], result.samples)
-    code = _finish.finish(document, render, flags, metrics, warning=document.proof.status == "contradicted")
+    code = _finish.finish(
+        document,
+        render,
+        flags,
+        metrics,
+        warning=document.proof.status == "contradicted",
+        failure=_write_samples(flags["samples"], result.samples),
+    )
     return code if all(bound.met for bound in document.thresholds) else int(ExitCode.CRITICAL)
 
 
@@ -80,8 +86,9 @@ def _keep(result: "ProbeResult", options: "ProbeOptions", flags: dict[str, Any],
     from kvdiag.report.probe_text import render
 
     document = replace(_document(result, options), failure=failure)
-    if flags["samples"]:
-        _write_samples(flags["samples"], result.samples)
+    lost = _write_samples(flags["samples"], result.samples)
+    if lost is not None:
+        document = replace(document, failure=f"{failure}; and {lost}")
     _finish.finish(document, render, flags | {"baseline": None}, ())
 
 
@@ -146,12 +153,20 @@ def _options(kind: Literal["bandwidth", "latency"], flags: dict[str, Any]) -> "P
     )
 
 
-def _write_samples(path: "Path", samples: "dict[int, Samples]") -> None:
+def _write_samples(path: "Path | None", samples: "dict[int, Samples]") -> "KvdiagError | None":
+    """Write the samples of each size; what went wrong is returned, for the report is printed all the same."""
     from kvdiag.cli._files import write_parts
     from kvdiag.cli.probe._finish import SAMPLES_HEAD
+    from kvdiag.errors import KvdiagError
 
+    if path is None:
+        return None
     lines = (f"{size},{value:.9f}\n" for size, taken in samples.items() for value in taken.raw)
-    write_parts(path, chain((SAMPLES_HEAD,), lines), "--samples")
+    try:
+        write_parts(path, chain((SAMPLES_HEAD,), lines), "--samples")
+    except KvdiagError as error:
+        return error
+    return None
 
 
 def _rounds(flags: dict[str, Any]) -> int:
