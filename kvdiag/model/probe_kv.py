@@ -100,9 +100,12 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCost:
+    """`doubt` says in one line why the fit does not hold, and what to do: `model` is then no result. None: it holds."""
+
     operation: str
     model: CostModel
     predictions: tuple[Prediction, ...]
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,16 +78,18 @@ def _measured(document: KvDocument) -> str:
 
 
 def _cost(cost: KvCost, sizes: int) -> list[Text]:
-    """Return the lines of a fit; rows of one size cannot tell what bytes cost from what is fixed."""
+    """Return the lines of a fit, its figures only where it holds; rows of one size cannot tell what bytes cost."""
     model = cost.model
     per_byte = model.per_byte_s.value
-    descriptor = f"{_interval(model.per_descriptor_s)} µs a descriptor"
-    if sizes == 1:
+    descriptor = f"a descriptor {_interval(model.per_descriptor_s)}"
+    if cost.doubt:
+        lines = [Text(f"{cost.operation}: {cost.doubt}", style="yellow")]
+    elif sizes == 1:
         fixed = "what these bytes cost and what is fixed are not told apart by one size: give more --tokens (256,2048)"
         lines = [Text(f"{cost.operation}: {descriptor}; {fixed}")]
     else:
-        bytes_ = f"{1 / per_byte / parts.MIB:.0f} MiB/s of bytes" if per_byte else "bytes cost nothing measurable"
-        lines = [Text(f"{cost.operation}: {_interval(model.fixed_s)} µs, {descriptor}, {bytes_}")]
+        bytes_ = f"{1 / per_byte / parts.MIB:.0f} MiB/s" if per_byte else "nothing measurable"
+        lines = [Text(f"{cost.operation}: fixed {_interval(model.fixed_s)}, {descriptor}, bytes {bytes_}")]
     return lines + [
         Text(
             f"  {one.mode}, {one.tokens} tokens, {_ranks(one.pair)}, not used for the fit: predicted "
@@ -98,5 +100,7 @@ def _cost(cost: KvCost, sizes: int) -> list[Text]:
 
 
 def _interval(one: Coefficient) -> str:
-    value = f"{one.value * _US:.2f}"
+    if one.value == 0:
+        return "nothing measurable"
+    value = f"{one.value * _US:.2f} µs"
     return value if one.low is None or one.high is None else f"{value} ({one.low * _US:.2f} … {one.high * _US:.2f})"

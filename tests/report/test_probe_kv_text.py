@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 
 from kvdiag.model.probe_kv import KvDocument
+from kvdiag.report.html.probe_kv import part
 from kvdiag.report.probe_kv_text import render
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "reports" / "kv.json"
@@ -22,9 +23,20 @@ def shown(document: KvDocument) -> str:
 
 def test_what_bytes_cost_is_told_of_several_sizes_only() -> None:
     document = msgspec.json.decode(RECORDED.read_bytes(), type=KvDocument)
-    assert "MiB/s of bytes" in shown(document) and "give more --tokens" not in shown(document)
+    assert "bytes nothing measurable" not in shown(document) and "give more --tokens" not in shown(document)
     size = document.rows[0].bytes
     one_size = replace(document, rows=tuple(row for row in document.rows if row.bytes == size))
     text = shown(one_size)
     assert text.count("not told apart by one size: give more --tokens") == len(document.costs)
-    assert "of bytes" not in text and "measurable" not in text
+    assert ", bytes " not in text
+
+
+def test_a_fit_that_does_not_hold_is_no_result() -> None:
+    document = msgspec.json.decode(RECORDED.read_bytes(), type=KvDocument)
+    cost = document.costs[0]
+    assert f"{cost.operation}: fixed 25.49 µs (18.82 … 32.16), a descriptor 2.00 µs" in shown(document)
+    doubted = shown(replace(document, costs=(replace(cost, doubt="the fit does not hold: -61%; next: more"),)))
+    assert f"{cost.operation}: the fit does not hold: -61%; next: more" in doubted
+    assert "a descriptor" not in doubted and "not used for the fit" in doubted
+    page = str(part(replace(document, costs=(replace(cost, doubt="it is off by 61%"),))).sections)
+    assert page.count("does not hold") == 3 and "it is off by 61%" in page

@@ -1,6 +1,6 @@
 """`kvdiag probe kv` as blocks: what each layout costs, where its time goes, and what a descriptor costs."""
 
-from kvdiag.model.probe_kv import Coefficient, KvDocument, KvRow
+from kvdiag.model.probe_kv import Coefficient, KvCost, KvDocument, KvRow
 from kvdiag.report.html import charts
 from kvdiag.report.html.blocks import Block, Cell, Chart, Empty, Part, Section, Tile, Tiles, cell, table
 from kvdiag.report.html.probe_blocks import closing, drawn, ends, figure, headline, metric
@@ -113,20 +113,7 @@ def _costs(document: KvDocument) -> tuple[Block, ...]:
     costs = document.costs
     if not costs:
         return (Empty(title="No cost model", reason="not observable here: too few sizes were measured to fit one"),)
-    rows = [
-        (
-            Cell(one.operation, strong=True),
-            _coefficient(one.model.fixed_s, "seconds")
-            if document.sizes(one.operation) > 1
-            else Cell("not told from the bytes' cost by one size"),
-            _coefficient(one.model.per_descriptor_s, "seconds"),
-            cell(bits(1 / one.model.per_byte_s.value)
-                 if one.model.per_byte_s.value > 0 and document.sizes(one.operation) > 1 else "–",
-                 one.model.per_byte_s.value),
-            cell(f"{one.model.points}", one.model.points),
-        )
-        for one in costs
-    ]  # fmt: skip
+    rows = [_fitted(one, document.sizes(one.operation)) for one in costs]
     held = [
         (
             cell(one.operation),
@@ -143,9 +130,26 @@ def _costs(document: KvDocument) -> tuple[Block, ...]:
     heads = ("operation", "#fixed", "#per descriptor", "#per byte, as a rate", "#points")
     checks = ("operation", "layout", "ranks", "#tokens", "#predicted", "#measured", "#error")
     note = "Seconds = fixed + descriptors × per descriptor + bytes × per byte; 95 % intervals."
+    note = " ".join((note, *(f"{one.operation}: {one.doubt}." for one in costs if one.doubt)))
     return (
         table("Cost model", heads, rows, note),
         table("Predictions for sizes left out of the fit", checks, held),
+    )
+
+
+def _fitted(one: KvCost, sizes: int) -> tuple[Cell, ...]:
+    model = one.model
+    points = cell(f"{model.points}", model.points)
+    if one.doubt:
+        return (Cell(one.operation, strong=True), *(Cell("does not hold", state="warning") for _ in range(3)), points)
+    fixed = Cell("not told from the bytes' cost by one size")
+    per_byte = model.per_byte_s.value
+    return (
+        Cell(one.operation, strong=True),
+        _coefficient(model.fixed_s, "seconds") if sizes > 1 else fixed,
+        _coefficient(model.per_descriptor_s, "seconds"),
+        cell(bits(1 / per_byte) if per_byte > 0 and sizes > 1 else "–", per_byte),
+        points,
     )
 
 

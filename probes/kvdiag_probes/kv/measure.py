@@ -13,7 +13,7 @@ from kvdiag_probes import pattern, tracing
 from kvdiag_probes.budget import Budget
 from kvdiag_probes.datapath import Operation
 from kvdiag_probes.errors import PayloadMismatchError
-from kvdiag_probes.kv.cost import fit, predict
+from kvdiag_probes.kv.cost import doubt, fit, predict
 from kvdiag_probes.kv.path import KvPath, Timing
 from kvdiag_probes.kv.shapes import Shape
 from kvdiag_probes.progress import bar
@@ -129,7 +129,14 @@ def costs(samples: Samples, held_out: int | None) -> tuple[KvCost, ...]:
                     relative_error=(expected - seconds) / seconds,
                 )
             )
-        found.append(KvCost(operation=operation, model=model, predictions=tuple(predictions)))
+        found.append(
+            KvCost(
+                operation=operation,
+                model=model,
+                predictions=tuple(predictions),
+                doubt=doubt(model, predictions),
+            )
+        )
     return tuple(found)
 
 
