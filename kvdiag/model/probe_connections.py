@@ -84,14 +84,15 @@ class ActiveRow:
 class FanOut:
     """What P × D needs of one adapter: queue pairs on a prefill and on a decode node, and the time to make them.
 
-    `most_peers` is how many peers one adapter here has room for.
+    `most_peers` is for how many peers queue pairs were made here at once. `fits` is None where more are needed than
+    were made and nothing refused: what was not tried is not known, whatever the device states.
     """
 
     prefill_pairs: int
     decode_pairs: int
     most_peers: int
     setup_s: float
-    fits: bool
+    fits: bool | None
     advice: str
 
 

@@ -11,6 +11,7 @@ _WORDS = {
     "refused": "refused by this device",
     "not_observable": "not observable here",
 }
+_FITS = {True: "fits", False: "DOES NOT FIT", None: "not known whether it fits"}
 
 
 def render(document: ConnectionsDocument) -> RenderableType:
@@ -43,7 +44,7 @@ def render(document: ConnectionsDocument) -> RenderableType:
         ),
         Text(f"{limit.made} at a time ({end}; max_qp {limit.max_qp}), all freed, {limit.made_again} made again"),
         *([parts.table(("#qps", "depth each", "BW average[MiB/s]", "of best"), active)] if document.active else []),
-        Text(f"fan-out: {'fits' if document.fan_out.fits else 'DOES NOT FIT'}: {document.fan_out.advice}", "bold"),
+        Text(f"fan-out: {_FITS[document.fan_out.fits]}: {document.fan_out.advice}", "bold"),
         *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from kvdiag.derive.amounts import seconds
 from kvdiag.derive.intervals import metric
 from kvdiag.errors import KvdiagError
 from kvdiag.model.probe import ProbeEnds
@@ -44,13 +45,13 @@ class Maker(Protocol):
 
 def time_setup(pairs: Maker, rounds: int) -> tuple[SetupRow, ...]:
     """Connect two queue pairs of this device with each other, `rounds` times; PairRefusedError names the step."""
-    seconds: dict[Step, list[float]] = defaultdict(list)
+    taken_s: dict[Step, list[float]] = defaultdict(list)
 
     def timed(step: Step, call: Callable[[], Any]) -> Any:
         started_s = time.perf_counter()
         made = call()
-        seconds[step].append(time.perf_counter() - started_s)
-        tracing.add(tracing.OPERATIONS, step, started_s, seconds[step][-1])
+        taken_s[step].append(time.perf_counter() - started_s)
+        tracing.add(tracing.OPERATIONS, step, started_s, taken_s[step][-1])
         return made
 
     for _ in range(rounds):
@@ -68,7 +69,7 @@ def time_setup(pairs: Maker, rounds: int) -> tuple[SetupRow, ...]:
             for pair in held[1:]:
                 pairs.destroy(pair)
     return tuple(
-        SetupRow(step=step, seconds=metric(f"setup.{step}", "seconds", "lower", seconds[step])) for step in _STEPS
+        SetupRow(step=step, seconds=metric(f"setup.{step}", "seconds", "lower", taken_s[step])) for step in _STEPS
     )
 
 
@@ -190,20 +191,27 @@ def advise(
     decode: int,
     pairs_per_link: int,
 ) -> FanOut:
-    """Say whether P prefill and D decode instances fit, one adapter each: every prefill is linked to every decode."""
+    """Say whether P prefill and D decode instances fit, one adapter each: every prefill is linked to every decode.
+
+    They fit where as many queue pairs were made here at once, and do not where more are needed than were made before a
+    refusal, or than the device states (max_qp); between the two it is not known.
+    """
     here, there = decode * pairs_per_link, prefill * pairs_per_link
-    needed = max(here, there)
+    needed, made = max(here, there), exhaustion.made
     each_s = sum(row.seconds.value for row in setup if row.step != "destroy")
-    room = exhaustion.made if exhaustion.refusal else max(exhaustion.made, exhaustion.max_qp)
-    fits = needed <= room
+    fits = True if needed <= made else False if exhaustion.refusal or needed > exhaustion.max_qp else None
     parts = [f"{prefill} × {decode} with {pairs_per_link} queue pairs a link: {here} on prefill, {there} on decode"]
-    parts.append(f"about {needed * each_s * 1e3:.1f} ms to set up one after another")
-    most_peers = room // pairs_per_link
-    parts.append(f"{'at most' if fits else 'only'} {room} fit here, {most_peers} peers")
-    if not fits:
+    parts.append(f"about {seconds(needed * each_s)} to set up one after another")
+    most_peers = made // pairs_per_link
+    stated = f"{made} were made here at once, of {most_peers} peers; max_qp says {exhaustion.max_qp}"
+    parts.append(stated + (f", {exhaustion.refusal} refused more" if exhaustion.refusal else ""))
+    if fits is None:
+        parts.append(f"beyond {made} nothing was tried: give --most {needed}")
+    if fits is False:
         ways = [row.kind.upper() for row in sharing if row.status == "offered" and row.kind != "srq"]
         shared = f"share them by {' or '.join(ways)}" if ways else "neither XRC nor DC is offered to share them"
-        parts.append(f"link groups of at most {most_peers} instances with each other, or add adapters; {shared}")
+        most = (made if exhaustion.refusal else exhaustion.max_qp) // pairs_per_link
+        parts.append(f"link groups of at most {most} instances with each other, or add adapters; {shared}")
     near = [row for row in active if row.queue_pairs >= needed] or list(active)[-1:]
     if near:
         parts.append(f"{near[0].queue_pairs} active queue pairs reached {near[0].of_best:.0%} of the best bandwidth")

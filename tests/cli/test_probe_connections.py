@@ -1,6 +1,7 @@
 import pytest
 
 from kvdiag.cli import main
+from kvdiag.cli.probe.connections import exit_code
 from kvdiag.model.rdma import RdmaDevices
 from kvdiag_probes import rdma_path
 
@@ -26,3 +27,9 @@ def test_bad_flags_are_one_line(arguments: list[str], said: str, capsys: pytest.
     assert main(["probe", "connections", *arguments]) == 64
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and said in err
+
+
+def test_a_fan_out_that_was_not_tried_is_not_known() -> None:
+    assert [exit_code(code, True) for code in (0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert [exit_code(code, None) for code in (0, 1, 2, 3)] == [3, 3, 2, 3]
+    assert {exit_code(code, False) for code in (0, 1, 2, 3)} == {2}

@@ -154,14 +154,21 @@ def test_the_advice_counts_both_sides_and_the_room() -> None:
     assert (advice.prefill_pairs, advice.decode_pairs, advice.fits) == (6, 4, True)
     assert advice.setup_s == pytest.approx(6 * 4e-3)
     assert "16 active queue pairs reached 6% of the best" in advice.advice
-    assert (advice.most_peers, "at most 1000 fit here, 500 peers" in advice.advice) == (500, True)
+    assert advice.most_peers == 32 and "64 were made here at once, of 32 peers; max_qp says 1000" in advice.advice
+    assert "about 24.000 ms to set up" in advice.advice
     full = Exhaustion(max_qp=1000, made=64, made_again=64, refusal="ENOMEM")
     crowded = connections.advise(setup, full, (), (), prefill=2, decode=33, pairs_per_link=2)
-    assert not crowded.fits and "link groups of at most 32 instances" in crowded.advice
+    assert crowded.fits is False and "link groups of at most 32 instances" in crowded.advice
     assert "neither XRC nor DC is offered" in crowded.advice
     offered = SharingRow(kind="dc", status="offered", create=None, reason=None)
     crowded = connections.advise(setup, full, (), (offered,), prefill=2, decode=33, pairs_per_link=2)
     assert "share them by DC" in crowded.advice
+    # Nothing refused, and more are needed than were made: neither yes nor no, unless the device itself states fewer.
+    beyond = connections.advise(setup, room, (), (), prefill=2, decode=400, pairs_per_link=2)
+    assert beyond.fits is None and "beyond 64 nothing was tried: give --most 800" in beyond.advice
+    assert "about 3.200 s to set up" in beyond.advice and beyond.most_peers == 32
+    over = connections.advise(setup, room, (), (), prefill=2, decode=501, pairs_per_link=2)
+    assert over.fits is False and "link groups of at most 500 instances" in over.advice
 
 
 class Thing:

@@ -46,7 +46,7 @@ def connections(
 ) -> int:
     """Time queue pair set-up, find the limit, and with a PEER how bandwidth changes with the number of queue pairs.
 
-    Exit 2 where --prefill × --decode does not fit.
+    Exit 2 where --prefill × --decode does not fit, 3 where it needs more than --most tried.
 
     Example: kvdiag probe connections 10.0.0.2:18580 --active 1,16,256 --prefill 16 --decode 32 --token-file token
     """
@@ -59,7 +59,6 @@ def _run(**given: Any) -> int:
         require(module, "probes", "kvdiag probe connections")
     from kvdiag.cli.probe import _finish
     from kvdiag.errors import KvdiagError
-    from kvdiag.model.exit_code import ExitCode
     from kvdiag.model.probe_connections import ConnectionsDocument, ConnectionsSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_connections_text import render
@@ -126,5 +125,13 @@ def _run(**given: Any) -> int:
     )
     metrics = [row.seconds for row in found.setup] + [row.per_second for row in found.creation]
     metrics += [row.bandwidth for row in active]
-    code = _finish.finish(document, render, given, metrics, failure=failure)
-    return code if fan_out.fits else int(ExitCode.CRITICAL)
+    return exit_code(_finish.finish(document, render, given, metrics, failure=failure), fan_out.fits)
+
+
+def exit_code(code: int, fits: bool | None) -> int:
+    """Return the code of the limits, or a graver one: 2 where the fan-out does not fit, 3 where that is not known."""
+    from kvdiag.model.exit_code import ExitCode
+
+    if fits is False:
+        return int(ExitCode.CRITICAL)
+    return code if fits or code == ExitCode.CRITICAL else int(ExitCode.UNDETERMINED)

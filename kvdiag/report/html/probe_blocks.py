@@ -22,6 +22,7 @@ def headline(
     proof: TransportProof | None = None,
     failure: str | None = None,
     missed: Sequence[str] = (),
+    unknown: Sequence[str] = (),
 ) -> Headline:
     """Return a probe's verdict: gravest first a failure, a contradicted proof, missed limits, limits not judged."""
     broken = [one for one in judgements if one.status == "missed"]
@@ -35,9 +36,9 @@ def headline(
         actions = ["run it again with more --rounds, and look at what is not observable here"]
     if proof is not None and proof.status == "not_observable":
         actions = ["read the counters where the device has them: which transport carried the bytes is not proved here"]
-    if open_:
+    if open_ or unknown:
         state, word = "warning", "CANNOT JUDGE"
-        actions = [f"{one.rule} of {one.metric}: {one.reason}" for one in open_]
+        actions = [*(f"{one.rule} of {one.metric}: {one.reason}" for one in open_), *unknown]
     if broken or missed:
         state, word = "critical", "LIMIT MISSED"
         sentence = f"{sentence}; missed: {', '.join([*(one.metric for one in broken), *missed])}"

@@ -24,7 +24,8 @@ def part(document: ConnectionsDocument) -> Part:
         f"to set up {asked.prefill} × {asked.decode} instances, {asked.pairs_per_link} queue pairs per link",
         judgements=document.judgements,
         failure=document.failure,
-        missed=() if fan.fits else (f"{asked.prefill} × {asked.decode} instances on one adapter",),
+        missed=(f"{asked.prefill} × {asked.decode} instances on one adapter",) if fan.fits is False else (),
+        unknown=("try as many queue pairs as it needs: --most",) if fan.fits is None else (),
     )
     peer = ends(document.ends) if document.ends else "no peer"
     return Part(
@@ -72,7 +73,7 @@ def _many(document: ConnectionsDocument) -> tuple[Block, ...]:
     tiles = (
         Tile("a prefill node needs", f"{fan.prefill_pairs:,}", "queue pairs"),
         Tile("a decode node needs", f"{fan.decode_pairs:,}", "queue pairs"),
-        Tile("room for", count(fan.most_peers, "peer"), "on one adapter here"),
+        Tile("made at once for", count(fan.most_peers, "peer"), "on one adapter here"),
         Tile("could be made", f"{most.made:,}", f"of {most.max_qp:,} stated; as many again: {most.made_again:,}"),
     )
     blocks: list[Block] = [Tiles(tiles=tiles)]
