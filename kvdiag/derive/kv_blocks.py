@@ -35,7 +35,9 @@ def heads_of(geometry: KvGeometry, ranks: int, rank: int) -> range:
         return range(1)
     heads = geometry.kv_heads
     if heads % ranks and ranks % heads:
-        raise UsageError(f"--tp: {heads} KV heads are not divisible among {ranks} ranks; engines refuse this too")
+        raise UsageError(
+            f"--prefill-tp/--decode-tp: {heads} KV heads are not divisible among {ranks} ranks; engines refuse this too"
+        )
     if ranks > heads:
         head = rank // (ranks // heads)
         return range(head, head + 1)

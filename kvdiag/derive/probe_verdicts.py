@@ -31,7 +31,8 @@ def judge_baseline(
 ) -> tuple[Judgement, ...]:
     """Compare each metric with the same metric of earlier runs (name to median).
 
-    The limit is the bad end of the earlier runs' interval, moved by `tolerance` (0.1: ten per cent) to the worse.
+    The limit is the bad end of the earlier runs' interval, by a factor of 1 + `tolerance` to the worse: whatever the
+    tolerance, a rate may not fall to nothing.
     """
     found = []
     for one in metrics:
@@ -41,7 +42,7 @@ def judge_baseline(
             reason = f"{len(values)} comparable runs in the baseline, {FEWEST_SAMPLES} needed: run again with --out"
             found.append(_judgement("--baseline", one, None, "undetermined", reason))
         elif one.better == "higher":
-            found.append(judge("--baseline", one, interval[0] * (1 - tolerance)))
+            found.append(judge("--baseline", one, interval[0] / (1 + tolerance)))
         else:
             found.append(judge("--baseline", one, interval[1] * (1 + tolerance)))
     return tuple(found)

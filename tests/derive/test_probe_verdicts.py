@@ -57,6 +57,13 @@ def test_a_fall_beyond_the_tolerance_is_missed_and_noise_is_not() -> None:
     assert verdicts(80, 13) == ["missed", "missed"]
 
 
+def test_no_tolerance_lets_a_rate_fall_to_nothing() -> None:
+    runs = [{"bw": 100.0}] * 5
+    for rate, status in ((30.0, "met"), (20.0, "missed")):
+        (verdict,) = judge_baseline([metric("bw", "bytes_per_second", "higher", [rate] * 5)], runs, 3.0)
+        assert (verdict.status, verdict.limit) == (status, 25.0)
+
+
 def test_missed_outweighs_undetermined() -> None:
     one = metric("bw", "ratio", "higher", [1.0] * 5)
     verdicts = [judge("r", one, 0.5), judge("r", metric("x", "ratio", "higher", [1.0]), 0.5), judge("r", one, 2)]
