@@ -6,7 +6,15 @@ from typing import Literal
 
 from kvdiag.errors import UnavailableError
 
-FLUSHED, RETRIES_EXCEEDED = 5, 12
+FLUSHED, INVALID_REQUEST, RETRIES_EXCEEDED = 5, 9, 12
+_LOSS = (
+    "completer_retry_err",
+    "link_downed",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "rcvd_seq_err",
+)
+"""Counters that move at the requester where packets were lost: rdma_rxe's, mlx5's, and the port's own."""
 ControlState = Literal["answers", "refuses", "silent", "stuck"]
 """What the agent's control port did: `stuck` takes connections but does not answer."""
 
@@ -148,6 +156,10 @@ def completion_error(
         causes = ("the peer's host is gone", "the whole path is cut: the control channel is silent too")
     elif status == RETRIES_EXCEEDED and control in ("answers", "stuck"):
         causes = known.causes[1:]
+    elif status == INVALID_REQUEST and any(one.startswith(_LOSS) for one in seen):
+        # rdma_rxe answers so where a message begins anew before the one before has ended (check_op_seq, rxe_resp.c).
+        lost = "packets were lost, and the peer took what was sent again for an invalid request (rdma_rxe does)"
+        causes, action = (lost, *known.causes), f"look for loss on the path first; without any, {action}"
     ranked = causes[0] if len(causes) == 1 else "; ".join(f"({i}) {cause}" for i, cause in enumerate(causes, 1))
     detail = f"{known.name} ({status}{f', vendor 0x{vendor:x}' if vendor else ''})"
     facts = f"; seen: {', '.join(seen)}" if seen else ""

@@ -161,7 +161,9 @@ def test_a_link_flap_is_counted_whether_or_not_the_retries_outlast_it(bench: Ben
         assert probing.document(result)["port_errors"][0]["grown"]["link_downed"] == 1
     else:
         line = probing.one_line(result, 69)
-        assert "RETRY_EXC_ERR (12)" in line and "link_downed +1" in line
+        # Rarely a message is cut in the middle, and rdma_rxe takes its retransmission for an invalid request.
+        assert "RETRY_EXC_ERR (12)" in line or "REM_INV_REQ_ERR (9): (1) packets were lost" in line, line
+        assert "link_downed +1" in line
 
 
 def test_total_loss_is_named(bench: Bench) -> None:

@@ -31,6 +31,14 @@ def test_what_else_is_known_narrows_the_causes_of_a_retry_error() -> None:
     assert "(1) the peer's host is gone" in str(silent)
 
 
+def test_an_invalid_request_amid_losses_is_blamed_on_these_first() -> None:
+    plain = str(completion_error("RDMA WRITE", "b:1", 9, seen=("port a/1 is ACTIVE", "no error counter moved")))
+    assert "(1) the peer's queue pair does not allow" in plain and "next: check the peer's queue pair" in plain
+    lossy = str(completion_error("RDMA WRITE", "b:1", 9, seen=("port a/1 is ACTIVE", "completer_retry_err +2")))
+    assert "(1) packets were lost, and the peer took what was sent again" in lossy
+    assert "(2) the peer's queue pair does not allow" in lossy and "next: look for loss on the path first; " in lossy
+
+
 def test_an_unknown_status_is_still_one_line() -> None:
     assert "failed with status 77 (77): unknown to kvdiag" in str(completion_error("RDMA READ", "b:1", 77))
 
