@@ -82,9 +82,9 @@ class AgentClient:
         """Ask who the agent is and what its limits are."""
         return self._ask("GET", "/v1/hello", Hello)
 
-    def open(self, request: OpenRequest) -> OpenAnswer:
-        """Ask for a session."""
-        return self._ask("POST", "/v1/sessions", OpenAnswer, request)
+    def open(self, request: OpenRequest, patience_s: float = 0.0) -> OpenAnswer:
+        """Ask for a session; `patience_s` is how long that may take where it is longer than the timeout."""
+        return self._ask("POST", "/v1/sessions", OpenAnswer, request, patience_s)
 
     def fill(self, session: str, request: FillRequest) -> None:
         """Have the agent write a pattern into its buffer."""
@@ -136,19 +136,22 @@ class AgentClient:
         if isinstance(error, UnavailableError) and not isinstance(error, LostAgentError) and self._gone():
             raise self._lost(str(error).removeprefix(f"{self.peer}: ")) from error
 
-    def _ask(self, method: str, path: str, answer_type: type[T], message: Any = None) -> T:
-        body = self._send(method, path, message)
+    def _ask(self, method: str, path: str, answer_type: type[T], message: Any = None, patience_s: float = 0.0) -> T:
+        body = self._send(method, path, message, patience_s)
         try:
             return msgspec.json.decode(body, type=answer_type)
         except msgspec.MsgspecError as error:
             raise self._unavailable(f"its answer cannot be read: {error}; run the same version at both ends") from error
 
-    def _send(self, method: str, path: str, message: Any = None) -> bytes:
+    def _send(self, method: str, path: str, message: Any = None, patience_s: float = 0.0) -> bytes:
         content = None if message is None else msgspec.json.encode(message)
-        deadline_s = time.monotonic() + self._timeout_s
+        limit_s = max(self._timeout_s, patience_s)
+        limit = f"{limit_s:g} s" if limit_s > self._timeout_s else f"{limit_s:g} s (--timeout)"
+        deadline_s = time.monotonic() + limit_s
+        timeout = httpx.Timeout(limit_s, connect=self._timeout_s)
         try:
-            with self._client.stream(method, path, content=content) as response:
-                body = self._read(response, deadline_s)
+            with self._client.stream(method, path, content=content, timeout=timeout) as response:
+                body = self._read(response, deadline_s, f"{method} {path} took longer than {limit}")
                 self._note(response)
             self._met = True
         except httpx.ConnectError as error:
@@ -160,12 +163,8 @@ class AgentClient:
             raise kind(f"{self.peer}: {_reason(error)}; {hint}") from error
         except httpx.TimeoutException as error:
             if self._met:
-                raise self._lost(
-                    f"no answer within {self._timeout_s:g} s (--timeout)", "is it stopped, or its host busy or cut off?"
-                ) from error
-            raise self._unavailable(
-                f"no answer within {self._timeout_s:g} s (--timeout); is it the right host?"
-            ) from error
+                raise self._lost(f"no answer within {limit}", "is it stopped, or its host busy or cut off?") from error
+            raise self._unavailable(f"no answer within {limit}; is it the right host?") from error
         except httpx.HTTPError as error:
             self._explain_tls(error)
             if self._met:
@@ -175,14 +174,14 @@ class AgentClient:
         self._check(response, body)
         return body
 
-    def _read(self, response: httpx.Response, deadline_s: float) -> bytes:
+    def _read(self, response: httpx.Response, deadline_s: float, late: str) -> bytes:
         body = bytearray()
         for chunk in response.iter_bytes():
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
                 raise self._unavailable(f"its answer is longer than {MAX_ANSWER_BYTES} bytes; is it a kvdiag agent?")
             if time.monotonic() > deadline_s:
-                raise self._unavailable(f"its answer took longer than {self._timeout_s:g} s (--timeout)")
+                raise self._unavailable(f"its answer to {late}")
         return bytes(body)
 
     def _note(self, response: httpx.Response) -> None:

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from kvdiag.errors import UnavailableError
 from kvdiag.model.finding import Evidence
 from kvdiag.model.probe import ProbeEnds, TransportProof
 from kvdiag_probes.control.address import Address
@@ -81,12 +80,10 @@ class NixlKvPath:
             for group in groups
         ]
         limit_s = repeats * timeout_s + SPARE_S
+        # Where it fails the session ends, and the far process with it.
         self._far.serve(min(limit_s, 3600.0))
-        try:
-            timing: Timing = self._near.call("transfer", str(operation), rows, timeout_s, repeats, limit_s=limit_s)
-        finally:
-            with contextlib.suppress(UnavailableError):
-                self._far.serve(0.0)
+        timing: Timing = self._near.call("transfer", str(operation), rows, timeout_s, repeats, limit_s=limit_s)
+        self._far.serve(0.0)
         return timing
 
     def fill(self, seed: int, size: int, *, far: bool) -> None:
@@ -159,7 +156,7 @@ def open_nixl_peer(
     UndeterminedError where NIXL is missing at either end; UnavailableError where the agent does not answer.
     """
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(AgentClient(peer, credential, max(timeout_s, _OPEN_S)))
+        client = stack.enter_context(AgentClient(peer, credential, timeout_s))
         host = client.hello().host
         local = ipaddress.ip_address(client.local_address or "::1")
         near = NixlChild("initiator", size, loopback=local.is_loopback)
@@ -167,7 +164,7 @@ def open_nixl_peer(
         near.ready()
         metadata, _ = near.call("endpoint")
         request = OpenRequest(transport=Transport.NIXL, size=size, nixl_metadata=base64.b64encode(metadata).decode())
-        session = stack.enter_context(agent_session(client, request))
+        session = stack.enter_context(agent_session(client, request, _OPEN_S))
         assert session.nixl_metadata is not None
         assert session.nixl_address is not None
         near.call("connect", base64.b64decode(session.nixl_metadata), int(session.nixl_address))

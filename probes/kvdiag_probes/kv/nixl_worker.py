@@ -1,5 +1,6 @@
 """One NIXL agent in a process of its own: its exit, its log and its progress are then nobody else's."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -12,7 +13,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvdiag.errors import KvdiagError, UnavailableError
+from kvdiag.errors import KvdiagError, UnavailableError, UndeterminedError
 from kvdiag_probes import pattern, tcp_info
 from kvdiag_probes.demo import nixl_import
 from kvdiag_probes.kv.path import Timing, await_all
@@ -148,7 +149,8 @@ def main(connection: Connection, name: str, size: int, loopback: bool, shared: b
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
         worker = Worker(name, memory)
     except Exception as error:
-        connection.send((error.__class__.__name__, refusal(error)))
+        with contextlib.suppress(OSError):  # the other end failed first, and the parent is gone
+            connection.send((UndeterminedError.__name__, refusal(error)))
         os._exit(1)
     connection.send((None, None))
     while True:

@@ -70,9 +70,12 @@ class TcpKvPath:
 
 
 @contextlib.contextmanager
-def agent_session(client: AgentClient, request: OpenRequest) -> Iterator[OpenAnswer]:
-    """Open a session at the agent and close it again; a failure inside is never hidden by one of the closing."""
-    answer = client.open(request)
+def agent_session(client: AgentClient, request: OpenRequest, patience_s: float = 0.0) -> Iterator[OpenAnswer]:
+    """Open a session at the agent and close it again; a failure inside is never hidden by one of the closing.
+
+    `patience_s` is how long the opening may take where that is longer than the client's timeout.
+    """
+    answer = client.open(request, patience_s)
     try:
         yield answer
     except BaseException:

@@ -155,3 +155,37 @@ def test_the_proof_compares_both_directions(transports: str, sent: int, received
     assert (proof.status, proof.payload_bytes) == (status, 3000)
     assert [item.value for item in proof.evidence] == [str(sent), str(received)]
     assert bool(proof.missing) == (status == "not_observable")
+
+
+class Line:
+    """What a worker sends to its parent, which may be gone."""
+
+    def __init__(self, *, gone: bool) -> None:
+        self.sent: list[tuple[str, str]] = []
+        self._gone = gone
+
+    def send(self, message: tuple[str, str]) -> None:
+        if self._gone:
+            raise BrokenPipeError
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_worker_that_does_not_start_says_so_and_ends(monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    def refuse(name: str, memory: object) -> None:
+        raise RuntimeError("NIXL_ERR_BACKEND")
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(nixl_worker, "Worker", refuse)
+    monkeypatch.setattr(nixl_worker.os, "_exit", end)
+    monkeypatch.setattr(nixl_worker.os, "dup2", lambda *_: None)
+    line = Line(gone=gone)
+    with pytest.raises(SystemExit) as ended:
+        nixl_worker.main(line, "target", 4096, False, False)  # type: ignore[arg-type]
+    assert ended.value.code == 1
+    told = "NIXL does not start with UCX_TLS=tcp: NIXL_ERR_BACKEND"
+    assert [(kind, text.startswith(told)) for kind, text in line.sent] == (
+        [] if gone else [("UndeterminedError", True)]
+    )
