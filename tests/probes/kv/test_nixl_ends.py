@@ -179,8 +179,8 @@ def test_a_worker_that_does_not_start_says_so_and_ends(monkeypatch: pytest.Monke
         raise SystemExit(code)
 
     monkeypatch.setattr(nixl_worker, "Worker", refuse)
-    monkeypatch.setattr(nixl_worker.os, "_exit", end)
-    monkeypatch.setattr(nixl_worker.os, "dup2", lambda *_: None)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
     line = Line(gone=gone)
     with pytest.raises(SystemExit) as ended:
         nixl_worker.main(line, "target", 4096, False, False)  # type: ignore[arg-type]
