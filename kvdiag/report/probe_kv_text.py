@@ -21,7 +21,7 @@ def render(document: KvDocument) -> RenderableType:
             str(row.tokens),
             str(row.descriptors),
             f"{row.bytes / 1024:.0f}",
-            *(f"{one.value * _US:.0f}" for one in (row.build, row.post, row.wire, row.poll)),
+            *(f"{one.value * _US:.0f}" for one in (row.build, row.post, row.wire, row.poll, row.total)),
             f"{row.fastest_s * _US:.0f}",
             f"{row.bandwidth.value / parts.MIB:.1f}",
             f"{row.of_contiguous.value:.2f}",
@@ -33,16 +33,17 @@ def render(document: KvDocument) -> RenderableType:
         *(("ranks",) if several else ()),
         "tokens",
         "#desc",
-        "#KiB",
+        "KiB",
         "build",
         "post",
         "wire",
         "poll",
+        "total",
         "fastest",
         "MiB/s",
-        "ratio",
+        "of contiguous",
     )
-    head = f"KV blocks over {settings.transport.upper()} to {where}, {settings.rounds} rounds by turns"
+    head = f"KV blocks over {settings.transport.upper()} to {where}, medians of {settings.rounds} rounds by turns"
     pieces = f"{_counted(request.pairs, 'pair')} of ranks, {_counted(request.descriptors, 'descriptor')}"
     whole = (
         f"{request.bytes_per_token} bytes a token; {max(settings.tokens)} tokens from TP {settings.prefill_tp} to TP "

@@ -147,6 +147,19 @@ def joined(proofs: Sequence[TransportProof]) -> TransportProof:
     )
 
 
+def named(operation: Operation, one: TransportProof) -> TransportProof:
+    """Return a proof whose counts say of which operation they are: those that a payload bounds, not a shared state."""
+    return replace(
+        one,
+        evidence=tuple(
+            replace(item, name=f"{operation.upper()}: {item.name}")
+            if (item.threshold or "")[:1] in ("<", ">")
+            else item
+            for item in one.evidence
+        ),
+    )
+
+
 def judge_tcp(payload: int, moved: int) -> TransportProof:
     """Compare what the data connection moved in the payload's direction, by the kernel's count, with the payload."""
     return TransportProof(

@@ -6,7 +6,7 @@ from kvdiag.model.missing import Missing
 from kvdiag.model.probe import TransportProof
 from kvdiag.model.rdma import PortCounters
 from kvdiag_probes.datapath import Operation
-from kvdiag_probes.proof import Objects, joined, judge_rdma, judge_tcp, read_counters
+from kvdiag_probes.proof import Objects, joined, judge_rdma, judge_tcp, named, read_counters
 
 RTS = Objects(counts={"qp": 1, "mr": 1}, states={17: "RTS"})
 MTU = 4096
@@ -76,6 +76,11 @@ def test_without_counters_nothing_is_proved_and_the_reason_is_kept() -> None:
 def test_tcp_is_proved_by_its_own_count() -> None:
     assert judge_tcp(100, 100).status == "proved"
     assert judge_tcp(100, 99).status == "contradicted"
+
+
+def test_counts_of_two_operations_say_which_is_which() -> None:
+    (item,) = named(Operation.READ, judge_tcp(100, 100)).evidence
+    assert item.name == "READ: TCP bytes on the data connection"
 
 
 def test_a_port_that_is_not_here_is_missing() -> None:

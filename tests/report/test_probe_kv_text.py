@@ -5,6 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from kvdiag.model.probe_kv import KvDocument
@@ -40,3 +41,15 @@ def test_a_fit_that_does_not_hold_is_no_result() -> None:
     assert "a descriptor" not in doubted and "not used for the fit" in doubted
     page = str(part(replace(document, costs=(replace(cost, doubt="it is off by 61%"),))).sections)
     assert page.count("does not hold") == 3 and "it is off by 61%" in page
+
+
+def test_the_columns_of_a_layout_agree_with_each_other() -> None:
+    document = msgspec.json.decode(RECORDED.read_bytes(), type=KvDocument)
+    lines = shown(document).splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("[µs]")]
+    heads = lines[place].replace("of contiguous", "of_contiguous").split()
+    assert heads[-4:] == ["total", "fastest", "MiB/s", "of_contiguous"]
+    for line, row in zip(lines[place + 1 :], document.rows, strict=False):
+        cells = dict(zip(heads[::-1], line.split()[::-1], strict=False))
+        assert float(cells["MiB/s"]) == pytest.approx(row.bytes / row.total.value / (1 << 20), rel=0.01)
+        assert float(cells["fastest"]) <= float(cells["total"])

@@ -84,15 +84,18 @@ class RdmaKvPath:
         control_bytes = sum(self._client.moved_bytes) - self._control_before
         proof = transport_proof.joined(
             [
-                transport_proof.judge_rdma(
+                transport_proof.named(
                     operation,
-                    payload,
-                    self._endpoint.path_mtu,
-                    self._endpoint.address.qpn,
-                    self._before,
-                    after,
-                    objects,
-                    control_bytes,
+                    transport_proof.judge_rdma(
+                        operation,
+                        payload,
+                        self._endpoint.path_mtu,
+                        self._endpoint.address.qpn,
+                        self._before,
+                        after,
+                        objects,
+                        control_bytes,
+                    ),
                 )
                 for operation, payload in moved.items()
                 if payload

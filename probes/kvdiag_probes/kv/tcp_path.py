@@ -63,9 +63,13 @@ class TcpKvPath:
     def prove(self, moved: Mapping[Operation, int]) -> TransportProof:
         """Compare what the data connection moved each way with the payload."""
         sent, received = self._initiator.moved_bytes()
-        ways = ((moved.get(Operation.WRITE, 0), sent), (moved.get(Operation.READ, 0), received))
+        ways = ((Operation.WRITE, sent), (Operation.READ, received))
         return transport_proof.joined(
-            [transport_proof.judge_tcp(payload, bytes_) for payload, bytes_ in ways if payload]
+            [
+                transport_proof.named(operation, transport_proof.judge_tcp(moved[operation], bytes_))
+                for operation, bytes_ in ways
+                if moved.get(operation)
+            ]
         )
 
 

@@ -45,4 +45,6 @@ def test_packets_must_account_for_both_directions(
     assert (found.status, found.payload_bytes) == (status, 31 * MTU + 1)
     # The queue pair is of both directions, and named once; what was moved on the control connection is what came since.
     assert [item.value for item in found.evidence if item.name == "queue pair 7"] == ["RTS"]
-    assert [item.value for item in found.evidence if item.source == "TCP_INFO"] == ["1000", "1000"]
+    control = {item.name: item.value for item in found.evidence if item.source == "TCP_INFO"}
+    name = "TCP bytes on the control connection"
+    assert control == {f"WRITE: {name}": "1000", f"READ: {name}": "1000"}
