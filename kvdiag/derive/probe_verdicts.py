@@ -27,19 +27,20 @@ def judge(rule: str, one: Metric, limit: float) -> Judgement:
 
 
 def judge_baseline(
-    metrics: Iterable[Metric], earlier: Sequence[Mapping[str, float]], tolerance: float
+    metrics: Iterable[Metric], earlier: Sequence[Mapping[str, float]], tolerance: float, others: str = ""
 ) -> tuple[Judgement, ...]:
     """Compare each metric with the same metric of earlier runs (name to median).
 
     The limit is the bad end of the earlier runs' interval, by a factor of 1 + `tolerance` to the worse: whatever the
-    tolerance, a rate may not fall to nothing.
+    tolerance, a rate may not fall to nothing. `others` says what runs there are that are not comparable.
     """
     found = []
     for one in metrics:
         values = [run[one.name] for run in earlier if one.name in run]
         interval = median_interval(values)
         if interval is None:
-            reason = f"{len(values)} comparable runs in the baseline, {FEWEST_SAMPLES} needed: run again with --out"
+            count = f"{len(values)} comparable run{'' if len(values) == 1 else 's'} in the baseline{others}"
+            reason = f"{count}, {FEWEST_SAMPLES} needed: run again with --out"
             found.append(_judgement("--baseline", one, None, "undetermined", reason))
         elif one.better == "higher":
             found.append(judge("--baseline", one, interval[0] / (1 + tolerance)))

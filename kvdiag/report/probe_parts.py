@@ -47,15 +47,19 @@ def incomplete(failure: str | None) -> list[Text]:
 
 
 def judgements(found: Iterable[Judgement]) -> list[Text]:
-    """Return one line for every verdict."""
+    """Return one line for every verdict, and one for all that one and the same reason keeps from being decided."""
     words = {"met": "met", "missed": "MISSED", "undetermined": "cannot judge"}
     styles = {"met": "", "missed": "bold red", "undetermined": "yellow"}
-    return [
-        Text(
-            f"{words[one.status]}: {one.rule}: {one.metric} {amount(one.value, one.unit)}"
-            + ("" if one.limit is None else f", limit {amount(one.limit, one.unit)}")
-            + f" ({one.reason})",
-            style=styles[one.status],
-        )
-        for one in found
-    ]
+    groups: dict[tuple[object, ...], list[Judgement]] = {}
+    for one in found:
+        open_ = one.status == "undetermined"
+        groups.setdefault((one.status, one.rule, one.reason) if open_ else (id(one),), []).append(one)
+    lines = []
+    for one, *others in groups.values():
+        said = f"{one.metric} {amount(one.value, one.unit)}"
+        if others:
+            said = f"{len(others) + 1} figures, {one.metric} to {others[-1].metric}"
+        elif one.limit is not None:
+            said += f", limit {amount(one.limit, one.unit)}"
+        lines.append(Text(f"{words[one.status]}: {one.rule}: {said} ({one.reason})", style=styles[one.status]))
+    return lines

@@ -136,7 +136,7 @@ def test_rounds_give_intervals_that_limits_and_baselines_are_judged_by(
     assert probe(*common, "--rounds", "4", "--min-bandwidth", "1kb/s") == 3
     assert probe(*common, "--rounds", "5", "--baseline", str(history)) == 3
     out = capsys.readouterr().out
-    assert "1 comparable runs in the baseline" in out
+    assert "1 comparable run in the baseline" in out
     (row,) = out[out.index("medians of all 5") :].splitlines()[2:3]
     assert re.fullmatch(r" *4096 +[\d.]+ \([\d.]+ … [\d.]+\) +[\d.]+ \([\d.]+ … [\d.]+\)", row), row
 

@@ -61,7 +61,7 @@ def test_the_baseline_needs_five_runs_alike_and_then_finds_a_fall(
     common = ["probe", "compare", peer, *TCP, "--rounds", "5"]
     assert main([*common, "--out", str(history), "-f", "json"]) == 0
     assert main([*common, "--baseline", str(history)]) == 3
-    assert "1 comparable runs in the baseline, 5 needed" in capsys.readouterr().out
+    assert "1 comparable run in the baseline, 5 needed" in capsys.readouterr().out
     run = json.loads(history.read_text())
     for row in run["results"]:
         row["bandwidth"]["value"] *= 1e6

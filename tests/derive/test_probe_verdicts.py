@@ -68,3 +68,15 @@ def test_missed_outweighs_undetermined() -> None:
     one = metric("bw", "ratio", "higher", [1.0] * 5)
     verdicts = [judge("r", one, 0.5), judge("r", metric("x", "ratio", "higher", [1.0]), 0.5), judge("r", one, 2)]
     assert [worst(verdicts[:n]) for n in range(4)] == ["met", "met", "undetermined", "missed"]
+
+
+def test_one_cause_of_many_open_verdicts_is_one_line() -> None:
+    metrics = [metric(f"m{number}", "seconds", "lower", [1.0] * 5) for number in range(48)]
+    (line,) = judgements(
+        judge_baseline(metrics, [], 0.1, " (of 7: 7 made otherwise, the nearest with host vm, here a)")
+    )
+    assert line.plain == (
+        "cannot judge: --baseline: 48 figures, m0 to m47 (0 comparable runs in the baseline (of 7: 7 made otherwise, "
+        "the nearest with host vm, here a), 5 needed: run again with --out)"
+    )
+    assert len(judgements(judge_baseline(metrics, [{one.name: 1.0 for one in metrics}] * 5, 0.1))) == 48

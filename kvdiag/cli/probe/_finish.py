@@ -134,23 +134,19 @@ def judge_history(
 
     import msgspec
 
+    from kvdiag.derive.probe_alike import identity, set_apart
     from kvdiag.derive.probe_verdicts import judge_baseline
     from kvdiag.sources import probe_history
 
-    wanted = _identity(json.loads(msgspec.json.encode(document)))
+    wanted = json.loads(msgspec.json.encode(document))
+    runs = list(probe_history.read(baseline))
     earlier = [
         {one["name"]: one["value"] for one in _metrics_in(run)}
-        for run in probe_history.read(baseline)
-        if _identity(run) == wanted and not run.get("failure")
+        for run in runs
+        if identity(run) == identity(wanted) and not run.get("failure")
     ]
-    return judge_baseline(metrics, earlier, tolerance)
-
-
-def _identity(document: dict[str, Any]) -> dict[str, Any]:
-    ends = document.get("ends") or {}
-    devices = [str(ends.get(name)).partition(" ")[0] for name in ("local_device", "peer_device")]
-    alike = {name: document.get(name) for name in ("schema", "host", "settings")}
-    return alike | {"peer_host": ends.get("peer_host"), "devices": devices}
+    others = set_apart(wanted, runs)
+    return judge_baseline(metrics, earlier, tolerance, f" (of {len(runs)}: {others})" if others else "")
 
 
 def finish(

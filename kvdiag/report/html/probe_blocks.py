@@ -38,7 +38,7 @@ def headline(
         actions = ["read the counters where the device has them: which transport carried the bytes is not proved here"]
     if open_ or unknown:
         state, word = "warning", "CANNOT JUDGE"
-        actions = [*(f"{one.rule} of {one.metric}: {one.reason}" for one in open_), *unknown]
+        actions = [*_reasons(open_), *unknown]
     if broken or missed:
         state, word = "critical", "LIMIT MISSED"
         sentence = f"{sentence}; missed: {', '.join([*(one.metric for one in broken), *missed])}"
@@ -54,6 +54,17 @@ def headline(
     return Headline(
         state=state, word=word, sentence=sentence, figure=figure, figure_note=figure_note, actions=tuple(actions)
     )
+
+
+def _reasons(found: Sequence[Judgement]) -> list[str]:
+    """Return why verdicts are open, a reason that they share once."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.rule, one.reason), []).append(one.metric)
+    return [
+        f"{rule} of {names[0] if len(names) == 1 else f'{len(names)} figures'}: {reason}"
+        for (rule, reason), names in groups.items()
+    ]
 
 
 def metric(one: Metric | None) -> Cell:
