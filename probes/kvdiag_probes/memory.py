@@ -122,7 +122,8 @@ class HostRegion:
             return
 
     def _thp_note(self, size: int) -> str:
-        got = huge_bytes(Path("/proc/self/smaps").read_text(), self.address)
+        # The kernel counts whole huge pages, the last of which the buffer may only begin.
+        got = min(size, huge_bytes(Path("/proc/self/smaps").read_text(), self.address))
         return f"host, transparent huge pages: {got} of {size} bytes in huge pages"
 
 

@@ -15,7 +15,22 @@ _TRAFFIC = (
     "port_rcv_packets",
     "unicast",
     "multicast",
+    # rdma_rxe: operations, and acknowledgements that went with later ones
+    "rdma_sends",
+    "rdma_recvs",
+    "ack_deferred",
+    # mlx5
+    "rx_write_requests",
+    "rx_read_requests",
+    "rx_atomic_requests",
+    "rx_dct_connect",
+    # the age in ms that a driver lets its counters have
+    "lifespan",
+    # efa, bnxt_re, mana
+    *(f"{way}_{what}" for way in ("rx", "tx", "send", "recv") for what in ("bytes", "pkts", "wrs", "requests_num")),
+    *(f"rdma_{way}_{what}" for way in ("read", "write") for what in ("wrs", "bytes", "resp_bytes", "recv_bytes")),
 )
+"""What counts traffic begins so; every other counter that grows is shown."""
 _MOST_COUNTERS = 6
 
 

@@ -19,6 +19,7 @@ from kvdiag_probes.gid import Choice
 from kvdiag_probes.memory import MemoryKind, Region, allocate
 from kvdiag_probes.posting import ChainedPass, Lane
 from kvdiag_probes.receiving import Receiver
+from kvdiag_probes.registration_limits import available_memory
 
 TIMEOUT_EXPONENT = 14
 """Local ACK timeout: 4.096 µs × 2^14 = 67 ms (InfiniBand specification, section 9.7.6.1.3)."""
@@ -26,6 +27,8 @@ RETRIES = 6
 """Never 7 with rxe: Linux 6.1's rdma_rxe then retries for ever. 14 and 6 fail a dead path in about 0.5 s."""
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 _SPARE_CQES = 16
+_ENTRY_BYTES = 128
+"""Of each message that may be outstanding, at least: a work queue entry (mlx5: 64 bytes or more) and a completion."""
 
 
 def preload() -> None:
@@ -76,7 +79,7 @@ class Endpoint:
         except PyverbsError as error:
             made = len(getattr(self, "queue_pairs", ()))
             self.close()
-            raise _resource_error(error, choice, size, made, options.queue_pairs) from error
+            raise _resource_error(error, choice, size, made, options) from error
         except BaseException:
             self.close()
             raise
@@ -281,13 +284,24 @@ def _check_limits(choice: Choice, limits: Any, queue_depth: int, options: Endpoi
     ):
         if asked > most:
             raise UsageError(f"{flag}: {choice.device} allows at most {most}, not {asked}")
+    needed, free = options.queue_pairs * (queue_depth + 1) * _ENTRY_BYTES, available_memory()
+    if needed > free // 2:
+        raise UsageError(
+            f"--qps {options.queue_pairs} with --queue-depth {queue_depth}: their queues need at least "
+            f"{needed / (1 << 20):.0f} MiB, this host has {free / (1 << 20):.0f} MiB of memory left; lower one of them"
+        )
 
 
-def _resource_error(error: Exception, choice: Choice, size: int, made: int, wanted: int) -> KvdiagError:
+def _resource_error(error: Exception, choice: Choice, size: int, made: int, options: EndpointOptions) -> KvdiagError:
     code = getattr(error, "error_code", None)
+    if not made and options.inline_bytes and "create QP" in str(error):
+        return UndeterminedError(
+            f"--inline: {choice.device} makes no queue pair with {options.inline_bytes} bytes inline "
+            f"({_reason(error)}); no device says its most before: lower it (rdma_rxe takes 512, many adapters 220 to 1024) or leave it out"
+        )
     if made:
         return UndeterminedError(
-            f"{choice.device}: only {made} of {wanted} queue pairs could be made ({_reason(error)}): see "
+            f"{choice.device}: only {made} of {options.queue_pairs} queue pairs could be made ({_reason(error)}): see "
             "`rdma resource show` for who holds the others and rdma.max of this cgroup, or lower --qps"
         )
     if code == errno.ENOMEM:
