@@ -104,6 +104,8 @@ class RegisterVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterDocument(Document):
+    """With `failure`, the line that the run ended in, everything is of what was measured before it."""
+
     schema: Literal["kvdiag.probe-register/1"]
     settings: RegisterSettings
     rows: tuple[RegisterRow, ...]
@@ -114,3 +116,4 @@ class RegisterDocument(Document):
     verdict: RegisterVerdict
     judgements: tuple[Judgement, ...]
     missing: tuple[str, ...]
+    failure: str | None = None

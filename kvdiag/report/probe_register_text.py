@@ -50,6 +50,7 @@ def render(document: RegisterDocument) -> RenderableType:
             f"in the request path: {document.verdict.on_path.replace('_', ' ')}: {document.verdict.reason}",
             style="bold",
         ),
+        *parts.incomplete(document.failure),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

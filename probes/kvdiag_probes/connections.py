@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from kvdiag.derive.amounts import seconds
 from kvdiag.derive.intervals import metric
-from kvdiag.errors import KvdiagError
+from kvdiag.errors import KvdiagError, StoppedError
 from kvdiag.model.probe import ProbeEnds
 from kvdiag.model.probe_connections import ActiveRow, CreationRow, Exhaustion, FanOut, SetupRow, SharingRow
 from kvdiag_probes import tracing
@@ -20,7 +20,8 @@ from kvdiag_probes.control.client import LostAgentError, RefusedConnectionError
 from kvdiag_probes.ib_pairs import PairRefusedError
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
 
-_GONE = (LostAgentError, RefusedConnectionError)
+_ENDING = (LostAgentError, RefusedConnectionError, StoppedError)
+"""What leaves nothing to go on for: the agent is gone, or the user wants no more."""
 Step = Literal["create", "init", "rtr", "rts", "destroy"]
 _STEPS: tuple[Step, ...] = ("create", "init", "rtr", "rts", "destroy")
 
@@ -142,14 +143,14 @@ def time_active(
     """Move the same messages over different numbers of queue pairs by turns, at most `in_flight` of them at a time.
 
     A number with which a transfer fails is left out from then on; the error of the very first transfer is raised, and
-    nothing more is tried where the agent is gone.
+    nothing more is tried where the agent is gone or the user stopped the probe.
     """
     rates: dict[int, list[float]] = defaultdict(list)
     failures: dict[int, KvdiagError] = {}
     results: list[ProbeResult] = []
     for number in range(rounds):
         for count in active if number % 2 == 0 else active[::-1]:
-            if count in failures or any(isinstance(error, _GONE) for error in failures.values()):
+            if count in failures or any(isinstance(error, _ENDING) for error in failures.values()):
                 continue
             where = f"round {number + 1} of {rounds}, {count} queue pairs "
             options.progress(where)

@@ -45,10 +45,12 @@ def measure_local(
     progress: Callable[[str], None],
     opened: Callable[[Choice], AbstractContextManager[tuple[connections.Maker, int]]] = open_pairs,
     openers: Callable[[str], Mapping[SharingKind, Opener]] | None = None,
+    keep: Callable[[Local], None] = lambda _: None,
 ) -> Local:
     """Measure set-up, creation by threads and the limit; UndeterminedError where not one pair can be connected.
 
-    What the device refuses (a shared receive queue, so many pairs at once) is named as missing.
+    What the device refuses (a shared receive queue, so many pairs at once) is named as missing. `keep` gets the result
+    as soon as it has set-up and limit; what follows is filled in.
     """
     with opened(choice) as (pairs, max_qp):
         steps = 3 + 2 * len(settings.threads)
@@ -64,6 +66,7 @@ def measure_local(
         progress(bar(1, steps, "limit"))
         with tracing.span(tracing.STAGES, "limit"):
             found = Local(setup=setup, exhaustion=connections.exhaust(pairs, max_qp, settings.most_pairs))
+            keep(found)
         told = 1
         for shared in (False, True):
             for threads in settings.threads:

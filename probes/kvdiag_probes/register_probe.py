@@ -73,9 +73,13 @@ def measure(
     progress: Callable[[str], None],
     open_domain: Callable[[str], AbstractContextManager[Any]] = Domain,
     open_window: Callable[[str], AbstractContextManager[gpu_window.Window]] = gpu_window.open_window,
+    found: Registration | None = None,
 ) -> Registration:
-    """Measure everything; UndeterminedError where not one registration is possible, with the reason of each."""
-    found = Registration()
+    """Measure everything; UndeterminedError where not one registration is possible, with the reason of each.
+
+    `found` keeps what was measured before the user stops the probe.
+    """
+    found = Registration() if found is None else found
     largest, rounds = max(settings.sizes), settings.rounds
 
     kinds = [kind for kind in PAGES if kind in settings.pages]

@@ -8,9 +8,10 @@ import pytest
 from jsonschema import validate
 
 from kvdiag.cli import main
+from kvdiag.errors import StoppedError
 from kvdiag.model.rdma import RdmaDevices
 from kvdiag.report.json import published_schema
-from kvdiag_probes import register_probe
+from kvdiag_probes import register_probe, registration
 from kvdiag_probes.budget import Budget
 from tests.probes.test_gid import device
 from tests.probes.test_registration import Kernel, no_window
@@ -66,6 +67,22 @@ def test_the_text_names_what_cannot_be_observed_and_judges_with_numbers(capsys: 
 
 
 @pytest.mark.usefixtures("two_devices")
+def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object) -> None:
+        raise StoppedError("interrupted")
+
+    monkeypatch.setattr(registration, "time_threads", stop)
+    assert main(["probe", "register", *SMALL, "-f", "json"]) == 130
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    validate(document, published_schema("kvdiag.probe-register-1"))
+    assert document["failure"] == "interrupted" and len(document["rows"]) == 4 and document["regions"]
+    assert (document["threads"], document["limits"]) == ([], [])
+    assert main(["probe", "register", *SMALL]) == 130
+    assert "INCOMPLETE: the run failed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("two_devices")
 def test_registering_is_held_against_the_link_and_paced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +95,7 @@ def test_registering_is_held_against_the_link_and_paced(
     assert (judged["rule"], judged["metric"], judged["status"]) == ("--min-bandwidth", "kv.registered", "met")
     assert judged["value"] == pytest.approx(document["verdict"]["kv_bytes"] / document["verdict"]["kv_s"])
     assert spent.count(4096) >= 2 * 2 * 5 and spent.count(1 << 20) >= 2 * 2 * 5
-    assert main(["probe", "register", *SMALL, "--min-bandwidth", "1000Tb/s"]) == 2
+    assert main(["probe", "register", *SMALL, "--min-bandwidth", "1000000000000Tb/s"]) == 2
     assert main(["probe", "register", *SMALL, "--budget", "much"]) == 64
 
 

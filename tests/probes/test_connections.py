@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvdiag.derive.intervals import metric
-from kvdiag.errors import KvdiagError, UnavailableError, UndeterminedError
+from kvdiag.errors import KvdiagError, StoppedError, UnavailableError, UndeterminedError
 from kvdiag.model.probe import ProbeSettings
 from kvdiag.model.probe_connections import (
     ActiveRow,
@@ -21,7 +21,7 @@ from kvdiag.model.probe_connections import (
 )
 from kvdiag_probes import connections
 from kvdiag_probes.budget import Budget
-from kvdiag_probes.connections_probe import measure_local
+from kvdiag_probes.connections_probe import Local, measure_local
 from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.client import LostAgentError
 from kvdiag_probes.control.credential import Credential
@@ -101,12 +101,12 @@ def settings(**changes: Any) -> ConnectionsSettings:
     return ConnectionsSettings(**(base | changes))
 
 
-def measure(adapter: Adapter, **changes: Any) -> Any:
+def measure(adapter: Adapter, keep: Callable[[Local], None] = lambda _: None, **changes: Any) -> Any:
     @contextmanager
     def opened(_: Choice) -> Iterator[tuple[Adapter, int]]:
         yield adapter, adapter.room
 
-    return measure_local(CHOICE, settings(**changes), lambda _: None, opened, lambda _: {})
+    return measure_local(CHOICE, settings(**changes), lambda _: None, opened, lambda _: {}, keep)
 
 
 def test_every_step_is_timed_and_nothing_is_left() -> None:
@@ -133,6 +133,18 @@ def test_a_device_without_shared_receive_queues_is_measured_without() -> None:
     found = measure(Adapter(shared=False))
     assert [row.shared_receive_queue for row in found.creation] == [False, False]
     assert "with a shared receive queue" in found.missing[0] and "create_srq" in found.missing[0]
+
+
+def test_what_was_measured_here_before_ctrl_c_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise StoppedError("interrupted")
+
+    monkeypatch.setattr(connections, "time_creation", stop)
+    kept: list[Local] = []
+    with pytest.raises(StoppedError):
+        measure(Adapter(), kept.append)
+    (found,) = kept
+    assert [row.step for row in found.setup] == ["create", "init", "rtr", "rts", "destroy"] and found.exhaustion.made
 
 
 @pytest.mark.parametrize("step", ["INIT", "RTR", "RTS"])
@@ -273,3 +285,10 @@ def test_with_the_agent_gone_nothing_more_is_tried() -> None:
     assert wire.counts == [1, 4] and [row.queue_pairs for row in found.rows] == [1]
     with pytest.raises(UnavailableError, match="down"):
         active(Wire(0, UnavailableError("down")))
+
+
+def test_ctrl_c_ends_it_and_keeps_what_was_measured() -> None:
+    wire = Wire(1, StoppedError("interrupted"))
+    found = active(wire)
+    assert wire.counts == [1, 4] and [row.queue_pairs for row in found.rows] == [1]
+    assert [type(error) for error in found.failures.values()] == [StoppedError]

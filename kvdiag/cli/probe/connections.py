@@ -58,13 +58,13 @@ def _run(**given: Any) -> int:
     for module in ("numpy", "httpx"):
         require(module, "probes", "kvdiag probe connections")
     from kvdiag.cli.probe import _finish
-    from kvdiag.errors import KvdiagError
+    from kvdiag.errors import KvdiagError, StoppedError
     from kvdiag.model.probe_connections import ConnectionsDocument, ConnectionsSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_connections_text import render
     from kvdiag_probes import connections as probe
     from kvdiag_probes.budget import Budget
-    from kvdiag_probes.connections_probe import measure_local
+    from kvdiag_probes.connections_probe import Local, measure_local
     from kvdiag_probes.gid import choose
     from kvdiag_probes.rdma_path import read_devices
     from kvdiag_probes.sizes import parse_size
@@ -89,11 +89,19 @@ def _run(**given: Any) -> int:
         decode=given["decode"],
         pairs_per_link=given["pairs_per_link"],
     )
-    found = measure_local(choice, settings, _finish.progress())
     active: tuple[Any, ...] = ()
     ends = None
     failure: KvdiagError | None = None
-    if given["peer"]:
+    kept: list[Local] = []
+    try:
+        found = measure_local(choice, settings, _finish.progress(), keep=kept.append)
+    except StoppedError as error:
+        if not kept:
+            raise
+        (found,), failure = kept, error
+    if failure:
+        found.missing.append(f"what was to follow: {failure}")
+    elif given["peer"]:
         options = _finish.probe_options(given | {"queue_depth": given["in_flight"]})
         try:
             moved = probe.time_active(options, wanted, given["in_flight"], given["rounds"], allowed)

@@ -57,6 +57,7 @@ def _run(**given: Any) -> int:
     require("numpy", "probes", "kvdiag probe register")
     from kvdiag.cli.probe import _finish
     from kvdiag.derive.probe_verdicts import judge
+    from kvdiag.errors import StoppedError
     from kvdiag.model.probe_register import RegisterDocument, RegisterSettings
     from kvdiag.report.json import head
     from kvdiag.report.probe_register_text import render
@@ -86,8 +87,14 @@ def _run(**given: Any) -> int:
         budget_s=None if given["budget_ms"] is None else given["budget_ms"] / 1e3,
     )
     allowed = Budget(_finish.parse_rate(given["budget"], "--budget") if given["budget"] else None)
-    with allowed.in_force():
-        found = probe.measure(settings, limit_bytes, given["limit_regions"], _finish.progress())
+    found, failure = probe.Registration(), None
+    try:
+        with allowed.in_force():
+            probe.measure(settings, limit_bytes, given["limit_regions"], _finish.progress(), found=found)
+    except StoppedError as error:
+        if not found.rows:
+            raise
+        failure = error
     verdict = judge_path(found.rows, kv_bytes, link, settings.budget_s)
     cost = probe.kv_metric(found.rows, verdict)
     judged = _finish.judge_rates_of(given, link, [probe.kv_rate(cost, kv_bytes)])
@@ -104,8 +111,9 @@ def _run(**given: Any) -> int:
         verdict=verdict,
         judgements=judged,
         missing=tuple(found.missing),
+        failure=str(failure) if failure else None,
     )
     metrics = [one for row in found.rows for one in (row.register, row.deregister)]
     metrics += [row.register for row in found.regions] + [row.per_second for row in found.threads] + [cost]
     metrics += [one for row in found.devices for one in (row.one_after_another, row.side_by_side)]
-    return _finish.finish(document, render, given, metrics)
+    return _finish.finish(document, render, given, metrics, failure=failure)

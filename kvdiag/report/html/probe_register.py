@@ -47,7 +47,7 @@ def _headline(document: RegisterDocument) -> Headline:
     found = document.verdict
     state, word, action = _PATH[found.on_path]
     sentence = found.reason[:1].upper() + found.reason[1:]
-    told = headline(sentence, duration(found.kv_s), "", judgements=document.judgements)
+    told = headline(sentence, duration(found.kv_s), "", judgements=document.judgements, failure=document.failure)
     if told.state != "good":
         return told
     wire = "" if found.share_of_wire is None else f", {percent(found.share_of_wire)} of the wire's time"
