@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +72,21 @@ def test_a_line_is_cut_at_the_width_and_what_comes_too_soon_is_left_out(monkeypa
     line.clear()
     line.clear()
     assert screen.getvalue() == "\r\x1b[K" + (r"\x1b]0;title\x07" + "x" * 100)[:19] + "\r\x1b[K"
+
+
+def test_elsewhere_a_long_probe_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(_progress, "QUIET_S", 10.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    log = io.StringIO()
+    line = _progress.Line(Console(file=log))
+    for now_s in (100.0, 109.9, 110.5, 111.0, 170.0, 170.6, 200.0):
+        line(f"[##] 10%  round 1 of 5 at {now_s}\x1b[K")
+    line.clear()
+    assert log.getvalue().splitlines() == [
+        r"kvdiag: after 10 s: [##] 10%  round 1 of 5 at 110.5\x1b[K",
+        r"kvdiag: after 71 s: [##] 10%  round 1 of 5 at 170.6\x1b[K",
+    ]
 
 
 def test_nothing_is_shown_elsewhere(peer: str, capsys: pytest.CaptureFixture[str]) -> None:
