@@ -2,26 +2,41 @@
 
 from collections.abc import Iterable
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from kvdiag.derive.amounts import amount, seconds
 from kvdiag.model.probe import TransportProof
 from kvdiag.model.probe_judgement import Judgement, Metric
 
-__all__ = ["MIB", "incomplete", "interval", "judgements", "proof", "seconds", "table"]
+__all__ = ["MIB", "Columns", "incomplete", "interval", "judgements", "proof", "seconds", "table"]
 MIB = 1 << 20
 _PROOF = {"proved": "proved", "contradicted": "CONTRADICTED", "not_observable": "not observable here"}
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Text:
-    """Return a plain table, every column right-aligned but the first; longer than the terminal it loses nothing."""
-    head, *body = (tuple(columns), *(tuple(row) for row in rows))
-    widths = [max(len(row[place]) for row in (head, *body)) for place in range(len(head))]
-    text = Text(no_wrap=True, overflow="ignore")
-    for number, row in enumerate((head, *body)):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        text.append(("\n" if number else "") + "  ".join(cells), None if number else "bold")
-    return text
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> "Columns":
+    """Return a plain table, every column right-aligned but the first; in a terminal too narrow for it a list."""
+    return Columns(tuple(columns), [tuple(row) for row in rows])
+
+
+class Columns:
+    """A table that loses no figure: where a line is longer than the terminal, each row is a paragraph of its own."""
+
+    def __init__(self, head: tuple[str, ...], body: list[tuple[str, ...]]) -> None:
+        self._head, self._body = head, body
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [self._head, *self._body]
+        widths = [max(len(row[place]) for row in lines) for place in range(len(self._head))]
+        if options.no_wrap or sum(widths) + 2 * (len(widths) - 1) <= options.max_width:
+            for number, row in enumerate(lines):
+                pairs = zip(row[1:], widths[1:], strict=True)
+                cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in pairs)]
+                yield Text("  ".join(cells), "" if number else "bold", no_wrap=True, overflow="ignore")
+            return
+        for row in self._body:
+            named = zip(self._head[1:], row[1:], strict=True)
+            yield Text(f"{self._head[0]} {row[0]}: " + ", ".join(f"{head} {cell}" for head, cell in named))
 
 
 def interval(one: Metric, scale: float = 1.0, form: str = ".2f") -> str:

@@ -1,9 +1,6 @@
 """A probe's result for people: perftest's columns, then durations, proof and thresholds."""
 
-from collections.abc import Iterable
-
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kvdiag.model.probe import ProbeDocument
@@ -60,8 +57,8 @@ def _head(document: ProbeDocument) -> list[Text]:
     return lines
 
 
-def _rates(document: ProbeDocument) -> Table:
-    return _table(
+def _rates(document: ProbeDocument) -> parts.Columns:
+    return parts.table(
         ("#bytes", "#iterations", "BW peak[MiB/s]", "BW average[MiB/s]", "Gb/s", "ops/s"),
         (
             (
@@ -77,14 +74,14 @@ def _rates(document: ProbeDocument) -> Table:
     )
 
 
-def _latencies(document: ProbeDocument) -> Table:
+def _latencies(document: ProbeDocument) -> parts.Columns:
     rows = []
     for result in document.results:
         times = result.latency_s
         values = (times.minimum, times.p50, times.p90, times.p99, times.p999, times.maximum)
         rows.append((str(result.size_bytes), str(times.count), *(f"{value * _MICROSECONDS:.1f}" for value in values)))
     names = ("t_min[µs]", "t_p50", "t_p90", "t_p99", "t_p99.9", "t_max")
-    return _table(("#bytes", "#timed", *names), rows)
+    return parts.table(("#bytes", "#timed", *names), rows)
 
 
 def _rounds(document: ProbeDocument) -> list[RenderableType]:
@@ -98,26 +95,17 @@ def _rounds(document: ProbeDocument) -> list[RenderableType]:
         rate, p50 = metrics[f"{name}.bandwidth"], metrics[f"{name}.latency_p50"]
         rows.append((str(result.size_bytes), parts.interval(rate, 1 / _MIB), parts.interval(p50, _MICROSECONDS, ".1f")))
     head = Text(f"the above of one round; medians of all {document.rounds}, and their intervals:")
-    return [head, _table(("#bytes", "BW average[MiB/s]", "t_p50[µs]"), rows)]
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return [head, parts.table(("#bytes", "BW average[MiB/s]", "t_p50[µs]"), rows)]
 
 
 def _durations(document: ProbeDocument) -> list[Text]:
     durations = document.durations
-    parts = [f"set-up {_seconds(durations.connect_s)}"]
+    said = [f"set-up {_seconds(durations.connect_s)}"]
     if durations.register_s is not None and durations.peer_register_s is not None:
-        parts.append(f"register {_seconds(durations.register_s)} (peer {_seconds(durations.peer_register_s)})")
-    parts.append(f"first transfer {_seconds(durations.first_transfer_s)}")
-    parts.append(f"steady transfer {_seconds(durations.steady_transfer_s)}")
-    lines = [Text("durations: " + ", ".join(parts))]
+        said.append(f"register {_seconds(durations.register_s)} (peer {_seconds(durations.peer_register_s)})")
+    said.append(f"first transfer {_seconds(durations.first_transfer_s)}")
+    said.append(f"steady transfer {_seconds(durations.steady_transfer_s)}")
+    lines = [Text("durations: " + ", ".join(said))]
     if durations.total_s is not None:
         split = ", ".join(f"{one.stage.replace('_', ' ')} {_seconds(one.seconds)}" for one in durations.stages)
         lines.append(Text(f"stages of {_seconds(durations.total_s)}: {split}"))
