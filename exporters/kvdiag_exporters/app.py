@@ -277,7 +277,7 @@ def _finish(
     if setup.stream.followers:
         setup.stream.drain(lambda: time.monotonic() > deadline_s)
     if setup.records is not None:
-        setup.records.stop(goes_on=goes_on)
+        setup.records.stop(max(0.3, deadline_s - time.monotonic()), goes_on=goes_on)
     if recorder is not None:
         recorder.write(scraper.collect(fresh=True, timeout_s=max(0.1, deadline_s - time.monotonic())))
         recorder.close()

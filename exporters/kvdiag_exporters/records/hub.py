@@ -147,11 +147,11 @@ class Hub:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, *, goes_on: bool = False) -> None:
+    def stop(self, within_s: float = 0.3, *, goes_on: bool = False) -> None:
         """Stop ticking and give on everything that is still waited for, as it is, unless another one goes on."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=0.3)
+            self._thread.join(timeout=within_s)
         if not goes_on:
             with self._lock:
                 rows = self.joiner.drain()

@@ -59,9 +59,9 @@ class OtlpExport:
             )
             span.end(end_time=start_ns + round((record.ttft_s or 0.0) * 1e9))
 
-    def stop(self) -> None:
-        """Send what is queued, within half a second."""
-        self._queue.stop()
+    def stop(self, within_s: float = 0.5) -> None:
+        """Send what is queued, in so much time at most."""
+        self._queue.stop(within_s)
 
 
 class _TraceIds(RandomIdGenerator):
@@ -91,9 +91,9 @@ class _Queue(SpanProcessor):
         except queue.Full:
             self.dropped += 1
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = 0.5) -> None:
         self._stop.set()
-        self._thread.join(0.5)
+        self._thread.join(within_s)
         self._exporter.shutdown()
 
     def _run(self) -> None:

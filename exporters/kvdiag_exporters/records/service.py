@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 POLL_S = 0.5
 INTAKE_WITHIN_S = 0.4
+SEND_WITHIN_S = 0.5
+STOP_WITHIN_S = 1.0
+"""For all waits of the end together, which come one after the other."""
 _PACKAGES = {
     "otlp_http": ("opentelemetry.proto",),
     "otlp_grpc": ("grpc", "opentelemetry.proto"),
@@ -55,7 +59,7 @@ class _Export(Protocol):
 
     def take(self, records: Sequence[TransferRecord]) -> None: ...
 
-    def stop(self) -> None: ...
+    def stop(self, within_s: float) -> None: ...
 
 
 class Records:
@@ -93,7 +97,7 @@ class Records:
         self.forward: Forward | None = None
         self._http: OtlpHttp | None = None
         self._grpc: OtlpGrpc | None = None
-        self._receiving, self._ending = ExitStack(), ExitStack()
+        self._receiving = ExitStack()
         self._stop = threading.Event()
         self._stopped = self._told = False
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
@@ -132,7 +136,7 @@ class Records:
         with ExitStack() as failing:
             failing.callback(self._receiving.close)
             self.intake.start()
-            self._receiving.callback(self.intake.stop, INTAKE_WITHIN_S)
+            failing.callback(self.intake.stop, 0.0)
             if self.config.otlp_http is not None:
                 from kvdiag_exporters.records.otlp_http import OtlpHttp
 
@@ -157,7 +161,6 @@ class Records:
             if self._before is not None and self._before.export is not None:
                 export.count_on(self._before.export.sent, self._before.export.dropped)
             self.export = export
-            self._ending.callback(export.stop)
             stream.add_sink(export.take)
         if self.config.forward is not None:
             from kvdiag_exporters.records.forward import Forward
@@ -166,7 +169,6 @@ class Records:
             if self._before is not None and self._before.forward is not None:
                 self.forward.sent, self.forward.dropped = self._before.forward.sent, self._before.forward.dropped
             self.hub.forward = self.forward.take
-            self._ending.callback(self.forward.stop)
             self.forward.start()
         self._before = None  # or every reload would keep all of the ones before it
         self.hub.start()
@@ -176,21 +178,29 @@ class Records:
         if self.config.attribution_interval_s:
             self.attribution.start()
 
-    def stop(self, *, goes_on: bool = False) -> None:
+    def stop(self, within_s: float = STOP_WITHIN_S, *, goes_on: bool = False) -> None:
         """Take nothing more in, read what files still hold, and give on what is still waited for, or leave that to the
-        one that goes on.
+        one that goes on; all waits together take `within_s`.
         """
+        deadline_s = time.monotonic() + within_s
+
+        def left(longest_s: float) -> float:
+            return max(0.0, min(longest_s, deadline_s - time.monotonic()))
+
         self._stop.set()
         self.attribution.stop()
         if self._stopped:
             return
         self._stopped = True
         if self._thread.is_alive():
-            self._thread.join(timeout=0.3)
+            self._thread.join(timeout=left(0.3))
         self._poll()
-        self._receiving.close()  # then what was taken in is read, and then nothing more comes to the hub
-        self.hub.stop(goes_on=goes_on)
-        self._ending.close()
+        self._receiving.close()  # the last of it is the intake: what it has is read, and nothing more comes to the hub
+        self.intake.stop(left(INTAKE_WITHIN_S))
+        self.hub.stop(left(0.3), goes_on=goes_on)
+        for sender in (self.forward, self.export):
+            if sender is not None:
+                sender.stop(left(SEND_WITHIN_S))
 
     def _accept(self, export: "Export") -> bool:
         return self.intake.offer(export, export.size, export.count)
