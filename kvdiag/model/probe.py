@@ -155,8 +155,8 @@ class Threshold:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDocument(Document):
     """`results` and what else describes one run are those of the last of `rounds`, or of the last whose
-    proof is contradicted; `metrics` are of all of them. With `failure`, the line that the run ended in, `results` are
-    those of the sizes before it.
+    proof is contradicted; `metrics` are of all of them. With `failure`, the line that the run ended in, they are of the
+    whole rounds before it, of `rounds_asked`; where not one was whole, `results` are of the sizes before it.
     """
 
     schema: Literal["kvdiag.probe/1"]
@@ -169,6 +169,7 @@ class ProbeDocument(Document):
     thresholds: tuple[Threshold, ...] = ()
     ordering: OrderingCheck | None = None
     rounds: int = 1
+    rounds_asked: int = 1
     metrics: tuple[Metric, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     failure: str | None = None

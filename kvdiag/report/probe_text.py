@@ -23,12 +23,19 @@ def render(document: ProbeDocument) -> RenderableType:
         *_ordering(document),
         *_thresholds(document),
         *parts.judgements(document.judgements),
-        *(
-            [Text("INCOMPLETE: the run failed; these are the sizes before that", "bold red")]
-            if document.failure
-            else []
-        ),
+        *_incomplete(document),
     )
+
+
+def _incomplete(document: ProbeDocument) -> list[Text]:
+    if not document.failure:
+        return []
+    whole, asked = document.rounds if document.metrics else 0, document.rounds_asked
+    if whole:
+        what = f"round {whole + 1} of {asked} failed; these are the {whole} before it"
+    else:
+        what = f"the run failed{f' in round 1 of {asked}' if asked > 1 else ''}; these are the sizes before that"
+    return [Text(f"INCOMPLETE: {what}", "bold red")]
 
 
 def _head(document: ProbeDocument) -> list[Text]:
@@ -36,6 +43,7 @@ def _head(document: ProbeDocument) -> list[Text]:
     title = (
         f"{settings.operation.upper()} {settings.kind} over {settings.transport.upper()}: {document.host} -> "
         f"{ends.peer} ({ends.peer_host}), queue depth {settings.queue_depth}"
+        + (f", {document.rounds} rounds" if document.rounds > 1 else "")
     )
     lines = [Text(title, style="bold")]
     if ends.local_device:
@@ -94,7 +102,10 @@ def _rounds(document: ProbeDocument) -> list[RenderableType]:
         name = f"{kind}.{result.size_bytes}"
         rate, p50 = metrics[f"{name}.bandwidth"], metrics[f"{name}.latency_p50"]
         rows.append((str(result.size_bytes), parts.interval(rate, 1 / _MIB), parts.interval(p50, _MICROSECONDS, ".1f")))
-    head = Text(f"the above of one round; medians of all {document.rounds}, and their intervals:")
+    which = "the last round that its counts contradict" if document.proof.status == "contradicted" else "the last round"
+    head = Text(
+        f"the above of {which}; medians of all {document.rounds}, and their intervals, by which limits are judged:"
+    )
     return [head, parts.table(("#bytes", "BW average[MiB/s]", "t_p50[µs]"), rows)]
 
 

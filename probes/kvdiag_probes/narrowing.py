@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONTROL_TIMEOUT_S = 2.0
 _CONTROL_CAUSES = {
-    "refuses": "the agent is gone: its control port refuses connections, restart it",
+    "refuses": "the agent is gone: its control port refuses connections",
     "stuck": "its host takes connections but the agent does not answer: it is stopped, stuck or starved of CPU there",
     "silent": "its host takes no connection either: it is down, or the whole path is cut",
 }

@@ -184,6 +184,30 @@ def test_what_was_measured_before_a_failure_is_kept_and_marked(
     assert "INCOMPLETE: the run failed; these are the sizes before that" in capsys.readouterr().out
 
 
+def test_the_whole_rounds_before_a_failure_are_kept_and_counted(
+    peer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, done = Runner.measure, iter(range(100))
+
+    def fail_in_round_3(runner: Runner, size: int, amount: Amount) -> SizeResult:
+        if next(done) == 5:
+            raise UnavailableError("b:1: the link is gone")
+        return whole(runner, size, amount)
+
+    monkeypatch.setattr(Runner, "measure", fail_in_round_3)
+    common = ["bandwidth", peer, "--transport", "tcp", "--size", "64,4096", "--iterations", "10", "--rounds", "7"]
+    assert probe(*common, "-f", "json") == 69
+    document = json.loads(capsys.readouterr().out)
+    validate(document, published_schema("kvdiag.probe-1"))
+    assert (document["rounds"], document["rounds_asked"], len(document["results"])) == (2, 7, 2)
+    assert {one["samples"] for one in document["metrics"]} == {2}
+    done = iter(range(100))
+    assert probe(*common) == 69
+    out = capsys.readouterr().out
+    assert "INCOMPLETE: round 3 of 7 failed; these are the 2 before it" in out
+    assert ", 2 rounds\n" in out and "the above of the last round; medians of all 2" in out
+
+
 @pytest.mark.parametrize(
     ("rails", "directions", "limit"),
     [((), 1, 0.9 * 25e9), ((), 2, 1.8 * 25e9), (("b/1 gid-index 3 (::1, RoCE v2) -> d/1",), 1, 0.9 * 50e9)],

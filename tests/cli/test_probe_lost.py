@@ -52,7 +52,10 @@ def agent() -> Iterator[Agent]:
 
 def lost(err: str, address: str) -> None:
     assert err.count("\n") == 1 and err.count("lost the agent") == 1, err
-    assert re.match(rf"kvdiag: error: lost the agent {re.escape(address)} after \d+\.\d s: ", err), err
+    assert re.match(rf"kvdiag: error: lost the agent {re.escape(address)} after \d+\.\d s of this connection: ", err), (
+        err
+    )
+    assert err.count("start it") == 1, err
 
 
 def test_a_bandwidth_probe_in_mid_transfer(

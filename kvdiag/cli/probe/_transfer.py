@@ -33,15 +33,19 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
     _finish.check(flags)
     runs: list[ProbeResult] = []
     kept: list[ProbeResult] = []
+    rounds = _rounds(flags)
     try:
-        rounds = _rounds(flags)
         for number in range(rounds):
             one = options if rounds == 1 else within(options, f"round {number + 1} of {rounds} ")
             with allowed.in_force():
                 runs.append(run_probe(replace(one, partial=kept.append)))
     except KvdiagError as error:
         if runs or kept:
-            _keep((kept or runs)[-1], options, flags, str(error))
+            # Whole rounds tell more than the sizes of one that was broken off.
+            document = _document((runs or kept)[-1], options)
+            metrics = _metrics(kind, runs) if runs else ()
+            document = replace(document, rounds=max(1, len(runs)), rounds_asked=rounds, metrics=metrics)
+            _keep(document, (runs or kept)[-1], flags, str(error))
         raise
     result = next((run for run in reversed(runs) if run.proof.status == "contradicted"), runs[-1])
     metrics = _metrics(kind, runs)
@@ -50,6 +54,7 @@ def run_transfer(kind: Literal["bandwidth", "latency"], **flags: Any) -> int:
         _document(result, options),
         thresholds=_thresholds(runs, flags["max_p99_us"]),
         rounds=len(runs),
+        rounds_asked=rounds,
         metrics=metrics,
         judgements=_finish.judge_rates(flags, result.ends, rates, 2 if options.settings.bidirectional else 1),
     )
@@ -80,12 +85,12 @@ def _document(result: "ProbeResult", options: "ProbeOptions") -> "ProbeDocument"
     )
 
 
-def _keep(result: "ProbeResult", options: "ProbeOptions", flags: dict[str, Any], failure: str) -> None:
+def _keep(document: "ProbeDocument", result: "ProbeResult", flags: dict[str, Any], failure: str) -> None:
     """Print and keep what was measured before a run failed; it is judged by nothing, and no baseline for others."""
     from kvdiag.cli.probe import _finish
     from kvdiag.report.probe_text import render
 
-    document = replace(_document(result, options), failure=failure)
+    document = replace(document, failure=failure)
     lost = _write_samples(flags["samples"], result.samples)
     if lost is not None:
         document = replace(document, failure=f"{failure}; and {lost}")

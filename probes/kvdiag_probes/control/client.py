@@ -252,7 +252,9 @@ class AgentClient:
 
     def _lost(self, why: str, hint: str = "see its log, and start it again") -> LostAgentError:
         seconds = time.monotonic() - self._since_s
-        return LostAgentError(f"lost the agent {self.peer} after {seconds:.1f} s: {why.rstrip('.')}; {hint}")
+        return LostAgentError(
+            f"lost the agent {self.peer} after {seconds:.1f} s of this connection: {why.rstrip('.')}; {hint}"
+        )
 
     def _unavailable(self, text: str) -> UnavailableError:
         return UnavailableError(f"{self.peer}: {text}")

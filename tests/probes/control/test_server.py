@@ -334,5 +334,7 @@ def test_an_agent_that_hangs_up_is_lost_only_where_it_listens_no_more(stays: boo
                 client.hello()
         thread.join()
     assert isinstance(caught.value, LostAgentError) is not stays
-    said = rf"{address}: .*, though it still listens" if stays else rf"lost the agent {address} after \d+\.\d s: "
+    said = (
+        rf"{address}: .*, though it still listens" if stays else rf"lost the agent {address} after \d+\.\d s of this "
+    )
     assert re.match(said, str(caught.value))
