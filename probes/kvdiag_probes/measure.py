@@ -159,6 +159,7 @@ class Runner:
             self.samples[size] = samples
         tally = self._run(size, chain, most, amount, samples, "transfer")
         total = tally.count * size * self._streams
+        latencies = samples.distribution()
         return SizeResult(
             size_bytes=size,
             iterations=tally.count,
@@ -169,9 +170,10 @@ class Runner:
             peak_bytes_per_second=tally.peak,
             operations_per_second=tally.count * self._streams / tally.seconds if tally.count else 0.0,
             reverse_bytes_per_second=tally.count * size / tally.reverse_s if tally.reverse_s else None,
-            latency_stride=self.posting.signal or chain,
+            # Over TCP each message is waited for, and timed, by itself.
+            latency_stride=1 if latencies.count == tally.count else self.posting.signal or chain,
             latency_exact=samples.exact,
-            latency_s=samples.distribution(),
+            latency_s=latencies,
         )
 
     def check_ordering(self, size: int, rounds: int, flag_offset: int) -> OrderingCheck:

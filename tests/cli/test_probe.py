@@ -48,6 +48,8 @@ def test_json_is_one_document_of_the_published_schema(
     validate(document, published_schema("kvdiag.probe-1"))
     assert err == ""
     assert [row["verified_bytes"] for row in document["results"]] == [30_000, 30 * 65536]
+    # Over TCP every message is timed.
+    assert [(row["latency_stride"], row["latency_s"]["count"]) for row in document["results"]] == [(1, 30), (1, 30)]
     assert document["proof"]["status"] == "proved"
     assert document["settings"]["queue_depth"] == (16 if kind == "bandwidth" else 1)
     assert document["ends"]["local_device"] is None
