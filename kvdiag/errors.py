@@ -5,17 +5,14 @@ KvdiagError              70  a defect in kvdiag
 ├── InputError           64  a file or message that cannot be read as what it should be
 ├── UnavailableError     69  a peer or service that cannot be reached or refuses
 ├── UndeterminedError     3  nothing to measure, no permission, or unsupported here
-└── StoppedError        130  the user's Ctrl-C, where something measured before it is worth keeping
-    └── TerminatedError 143  the same for SIGTERM: a service manager's or a job's end
+└── StoppedError        130  Ctrl-C, where something measured before it is worth keeping; SIGTERM 143, SIGHUP 129
 """
-
-from typing import ClassVar
 
 
 class KvdiagError(Exception):
     """Base of the tree; its text is one line for a person: what is wrong, the value that shows it, what to do."""
 
-    exit_code: ClassVar[int] = 70
+    exit_code: int = 70
 
 
 class UsageError(KvdiagError):
@@ -35,8 +32,8 @@ class UndeterminedError(KvdiagError):
 
 
 class StoppedError(KvdiagError):
-    exit_code = 130
+    """`number` is that of the signal: shells expect 128 more as exit code."""
 
-
-class TerminatedError(StoppedError):
-    exit_code = 143
+    def __init__(self, text: str, number: int = 2) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number

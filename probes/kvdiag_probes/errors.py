@@ -1,11 +1,9 @@
 """Errors that only probes raise; the tree is kvdiag.errors."""
 
-from typing import ClassVar
-
 from kvdiag.errors import KvdiagError
 
 
 class PayloadMismatchError(KvdiagError):
     """The transferred bytes are not the ones sent: exit code 2, a critical finding."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code = 2

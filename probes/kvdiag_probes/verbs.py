@@ -297,7 +297,8 @@ def _resource_error(error: Exception, choice: Choice, size: int, made: int, opti
     if not made and options.inline_bytes and "create QP" in str(error):
         return UndeterminedError(
             f"--inline: {choice.device} makes no queue pair with {options.inline_bytes} bytes inline "
-            f"({_reason(error)}); no device says its most before: lower it (rdma_rxe takes 512, many adapters 220 to 1024) or leave it out"
+            f"({_reason(error)}); none says its most before: lower it (rdma_rxe takes 512, many adapters 220 to 1024) "
+            "or leave it out"
         )
     if made:
         return UndeterminedError(

@@ -1,4 +1,4 @@
-"""Ctrl-C or SIGTERM during a probe: what was measured before it is printed and kept, as where one fails in mid-run."""
+"""Ctrl-C, SIGTERM or SIGHUP during a probe: what was measured before is printed and kept, as where one fails."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    from kvdiag.errors import StoppedError, TerminatedError
+    from kvdiag.errors import StoppedError
 
     def restore() -> None:
         for number, handler in before.items():
@@ -21,11 +21,11 @@ def stoppable() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  (as signal handlers are called)
         restore()
-        if number == signal.SIGTERM:
-            raise TerminatedError("ended by SIGTERM")
-        raise StoppedError("interrupted")
+        name = signal.Signals(number).name
+        raise StoppedError("interrupted" if number == signal.SIGINT else f"ended by {name}", number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
     try:
         for number in before:
             signal.signal(number, stop)

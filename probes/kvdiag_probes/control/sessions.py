@@ -55,6 +55,10 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
+_UNUSED_S = 5.0
+"""A probe that lives uses its session more often than that, but for a transfer under way."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a peer may ask for at most; `max_buffer_bytes` counts all sessions together."""
@@ -168,6 +172,19 @@ class Sessions:
         except InputError:
             return  # its owner closed it in the meantime
 
+    def _unused(self) -> str:
+        """Say what is held by sessions that nobody uses, those of killed probes; the lock is held."""
+        now_s, limit_s = self._clock(), self.limits.session_idle_s
+        idle = [(now_s - one.last_used_s, one.size) for one in self._sessions.values() if not one.lock.locked()]
+        idle = [(idle_s, size) for idle_s, size in idle if idle_s >= _UNUSED_S]
+        if not idle:
+            return ""
+        freed_s = max(0.0, limit_s - max(idle_s for idle_s, _ in idle))
+        return (
+            f" ({sum(size for _, size in idle)} bytes are held by {len(idle)} sessions that nobody has used for "
+            f"{_UNUSED_S:g} s or more, of killed probes perhaps; the first is freed in {freed_s:.0f} s)"
+        )
+
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:
         limits = self.limits
@@ -175,11 +192,14 @@ class Sessions:
             count = len(self._sessions) + len(self._opening_sizes)
             held = sum(session.size for session in self._sessions.values()) + sum(self._opening_sizes)
             if count >= limits.max_sessions:
-                raise UnavailableError(f"all {limits.max_sessions} sessions are taken: wait, or raise --max-sessions")
+                raise UnavailableError(
+                    f"all {limits.max_sessions} sessions are taken{self._unused()}: wait, or raise the agent's "
+                    "--max-sessions"
+                )
             if held + size > limits.max_buffer_bytes:
                 raise UnavailableError(
-                    f"{size} bytes asked for, {limits.max_buffer_bytes - held} of {limits.max_buffer_bytes} left: "
-                    "use a smaller --size or --queue-depth, or raise the agent's --max-buffer"
+                    f"{size} bytes asked for, {limits.max_buffer_bytes - held} of {limits.max_buffer_bytes} left"
+                    f"{self._unused()}: use a smaller --size or --queue-depth, or raise the agent's --max-buffer"
                 )
             self._opening_sizes.append(size)
         try:

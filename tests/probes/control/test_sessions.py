@@ -177,3 +177,17 @@ def test_close_all_frees_everything() -> None:
         fixture.open()
     fixture.sessions.close_all()
     assert all(target.closed for target in fixture.targets) and len(fixture.sessions) == 0
+
+
+def test_a_refusal_says_what_a_killed_probe_still_holds() -> None:
+    fixture = Fixture(Limits(max_buffer_bytes=4096, max_sessions=2, session_idle_s=60.0))
+    request = OpenRequest(transport=Transport.TCP, size=4096)
+    fixture.sessions.open(request, "127.0.0.1")
+    with pytest.raises(UnavailableError, match=r"4096 bytes asked for, 0 of 4096 left: use a smaller"):
+        fixture.sessions.open(request, "127.0.0.1")
+    fixture.now_s = 20.0
+    told = (
+        r"0 of 4096 left \(4096 bytes are held by 1 sessions that nobody .* of killed probes perhaps; .* in 40 s\): use"
+    )
+    with pytest.raises(UnavailableError, match=told):
+        fixture.sessions.open(request, "127.0.0.1")
