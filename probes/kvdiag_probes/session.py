@@ -1,11 +1,12 @@
 """One probe from connect to clean-up: control channel, data path, measurement, proof.
 
 The stages of its time: `control` (the control channel's connection and requests, but for what follows), `load`
-(importing pyverbs), `connect` (queue pairs at this end and their way to RTS; TCP's connection), `allocate` and
-`register` (this end's buffer), `peer_allocate`, `peer_register` and `peer_connect` (the same at the agent, by its own
-clock, taken out of `control`), `prepare` (work requests), `first_transfer`, `warmup`, `ordering`, `transfer` (between
-first post and last completion), `verify` (patterns written and compared at both ends), `prove` (counters and RDMA
-objects), `close` (everything freed at both ends) and `other`.
+(importing pyverbs), `discover` (reading this host's devices and GIDs), `connect` (queue pairs at this end and their way
+to RTS; TCP's connection), `allocate` and `register` (this end's buffer), `peer_discover`, `peer_allocate`,
+`peer_register` and `peer_connect` (the same at the agent, by its own clock, taken out of `control`), `prepare` (work
+requests), `first_transfer`, `warmup`, `ordering`, `transfer` (between first post and last completion), `budget` (rests
+that --budget asks for), `verify` (patterns written and compared at both ends), `prove` (counters and RDMA objects),
+`close` (everything freed at both ends) and `other`.
 """
 
 import contextlib
