@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvdiag.errors import InputError, KvdiagError, UndeterminedError
 from kvdiag.sources.base import Context
+from kvdiag.sources.unwritable import unwritable
 from kvdiag_exporters import whole
 from kvdiag_exporters.collectors.base import Setup, create_all
 from kvdiag_exporters.config import Config, RecorderConfig, engines, split_listen
@@ -316,4 +317,4 @@ def _write_address(path: Path, address: str) -> None:
     try:
         whole.put(path, f"{address}\n".encode())
     except OSError as error:
-        raise InputError(f"address_file: {path}: {error.strerror}") from None
+        raise unwritable(f"address_file: {path}", error) from None

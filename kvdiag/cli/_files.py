@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kvdiag.errors import UsageError
+from kvdiag.sources.unwritable import unwritable
 
 _OF_BUNDLES = ("requests", "counters", "events", "meta")
 
@@ -16,7 +17,9 @@ def write_whole(path: Path, text: str, flag: str) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[str], flag: str) -> None:
-    """Write a file and put it in place at once, so that no reader sees half of it; UsageError names `flag`.
+    """Write a file and put it in place at once, so that no reader sees half of it.
+
+    UsageError names `flag` where that cannot be, UndeterminedError where the disk is full.
 
     A new file can be read by all, as the umask allows: a node exporter runs as another user. What a link leads to is
     replaced, not the link; where it fails, an earlier file is as it was, and nothing new is there.
@@ -39,7 +42,7 @@ def write_parts(path: Path, parts: Iterable[str], flag: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise UsageError(f"{flag} {path}: {error.strerror or error}") from error
+        raise unwritable(f"{flag} {path}", error) from error
 
 
 def check_new(

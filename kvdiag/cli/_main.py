@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC or error.filename is not None:
             return _internal(error)
         _silence()
-        return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.USAGE)
+        return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.UNDETERMINED)
     except Exception as error:
         return _internal(error)
     if result == _INTERRUPTED:
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _silence()
         if not isinstance(error, BrokenPipeError):
-            return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.USAGE)
+            return _fail(f"standard output: {error.strerror}; make room, or write elsewhere", ExitCode.UNDETERMINED)
     return code
 
 

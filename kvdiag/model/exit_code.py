@@ -22,7 +22,7 @@ _MEANING = {
     ExitCode.PASSED: "all passed",
     ExitCode.WARNING: "warning(s)",
     ExitCode.CRITICAL: "critical finding(s), or a threshold missed",
-    ExitCode.UNDETERMINED: "could not determine: nothing to measure, no permission, or unsupported",
+    ExitCode.UNDETERMINED: "could not determine: nothing to measure, no permission, unsupported, or a full disk",
     ExitCode.USAGE: "usage error: flag, argument, file or field",
     ExitCode.UNAVAILABLE: "peer or service unreachable",
     ExitCode.INTERNAL: "internal error in kvdiag",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvdiag.errors import InputError, UsageError
+from kvdiag.sources.unwritable import unwritable
 
 _MODE = 0o644
 _DOCUMENT = re.compile(rb'"schema":\s*"kvdiag\.probe')
@@ -39,7 +40,8 @@ def check(path: Path) -> None:
 
 
 def append(path: Path, document: str) -> None:
-    """Append one document as one line; UsageError where the file cannot be written.
+    """Append one document as one line; UsageError where the file cannot be written, UndeterminedError where the disk is
+    full.
 
     Writers take turns (flock), the line is on disk before this returns, and a line that an earlier writer left
     unfinished is ended first, so that it spoils nothing but itself. Where it fails, no part of the line stays.
@@ -64,7 +66,7 @@ def append(path: Path, document: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise UsageError(f"--out {path}: {error.strerror}; give a file that can be written") from error
+        raise unwritable(f"--out {path}", error, "give a file that can be written") from error
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -89,7 +89,7 @@ def test_what_fails_leaves_the_earlier_report(tmp_path: Path, capsys: pytest.Cap
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        err = said(capsys, 64, RECORDED / "compare.json", "-o", path)
+        err = said(capsys, 3, RECORDED / "compare.json", "-o", path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert f"-o {path}: File too large" in err

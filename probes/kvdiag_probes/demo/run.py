@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvdiag.errors import KvdiagError, UndeterminedError, UsageError
 from kvdiag.model.missing import Missing
+from kvdiag.sources.unwritable import unwritable
 from kvdiag_probes.demo import faults, leftovers, network, nixl_import, workers
 from kvdiag_probes.demo.channel import Begin, Configure, Finished, Ready, Started
 from kvdiag_probes.demo.injection import Injection
@@ -91,7 +92,7 @@ def plan(
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}; name a folder that can be made") from error
+        raise unwritable(f"--output {output}", error, "name a folder that can be made") from error
     bundle = output / time.strftime("bundle-%Y%m%d-%H%M%S")
     if bundle.exists():
         raise UsageError(f"--output {output}: {bundle} exists already; try again")
