@@ -102,12 +102,21 @@ def _run(options: ProbeOptions, stages: Stages) -> ProbeResult:
             hello = client.hello()
         size = _buffer_bytes(options.settings)
         if size > hello.max_buffer_bytes:
-            raise UsageError(
-                f"--size/--queue-depth: need a buffer of {size} bytes, {options.peer} allows {hello.max_buffer_bytes}"
-            )
+            raise UsageError(_too_large(options.settings, str(options.peer), hello.max_buffer_bytes))
         opened = _open_rdma if options.settings.transport == "rdma" else _open_tcp
         with opened(options, client, size, stages) as link:
             return _measure(options, client, hello.host, link, stages)
+
+
+def _too_large(settings: ProbeSettings, peer: str, allowed: int) -> str:
+    """Say that an agent gives less memory than a probe needs, and what would fit, a queue depth if one does."""
+    depths = range(settings.queue_depth - 1, 0, -1)
+    fits = next((depth for depth in depths if _buffer_bytes(replace(settings, queue_depth=depth)) <= allowed), None)
+    less = f"--queue-depth {fits} fits" if fits else "give a smaller --size"
+    return (
+        f"--size/--queue-depth: need a buffer of {_buffer_bytes(settings)} bytes, {peer} allows {allowed}: {less}, or "
+        "start the agent with a larger --max-buffer"
+    )
 
 
 def _only_rdma(settings: ProbeSettings) -> list[str]:
@@ -117,6 +126,8 @@ def _only_rdma(settings: ProbeSettings) -> list[str]:
         "--qps": settings.queue_pairs != 1,
         "--bidirectional": settings.bidirectional,
         "--ping-pong": settings.ping_pong,
+        "--batch": settings.batch is not None,
+        "--signal-every": settings.signal_every is not None,
         "--inline": settings.inline,
         "--memory": settings.memory != "host",
         "--peer-memory": settings.memory == "host" != settings.peer_memory,

@@ -38,6 +38,7 @@ def options(**changes: Any) -> ProbeOptions:
     [
         ({"transport": "tcp", "queue_pairs": 2}, "^--qps: only for --transport rdma; with tcp leave it out$"),
         ({"transport": "tcp", "queue_pairs": 2, "inline": 64}, "^--qps, --inline: only .* leave them out$"),
+        ({"transport": "tcp", "batch": 16, "signal_every": 2}, "^--batch, --signal-every: only .* leave them out$"),
         ({"transport": "tcp", "peer_memory": "cuda"}, "^--peer-memory: only for --transport rdma"),
         ({"transport": "tcp", "operation": "write-imm"}, "^--op write-imm: only for --transport rdma"),
         ({"memory": "cuda", "bidirectional": True}, "^--bidirectional: polls on memory, which needs --memory host"),
@@ -54,6 +55,17 @@ def test_flags_that_do_not_go_together_are_refused_before_anything_is_connected(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         run_probe(options(**changes))
+
+
+def test_what_an_agent_has_no_memory_for_is_told_with_what_would_fit() -> None:
+    with serving() as server:
+        asked = options(transport="tcp", sizes=(64, 1 << 30), iterations=2)
+        with pytest.raises(UsageError, match=r"2147483648 bytes, .* allows 1073741824: --queue-depth 1 fits, or start"):
+            run_probe(replace(asked, peer=server.address))
+        with pytest.raises(
+            UsageError, match="allows 1073741824: give a smaller --size, or start the agent with a larg"
+        ):
+            run_probe(replace(asked, peer=server.address, settings=replace(asked.settings, sizes=((1 << 30) + 1,))))
 
 
 @contextmanager
