@@ -30,12 +30,12 @@ def read(path: Path) -> ModelConfig:
     reader = _Reader(path, inner)
     layers, notes = _layers(reader)
     mla = inner.get("kv_lora_rank") is not None
-    heads = reader.count("num_attention_heads")
     if mla:
         kv_heads, head_size = 1, reader.count("kv_lora_rank") + reader.count("qk_rope_head_dim")
     else:
-        kv_heads = reader.count("num_key_value_heads", heads)
-        head_size = reader.count("head_dim", 0) or reader.count("hidden_size") // heads
+        # What a field of its own says is never derived from others, which may then be absent.
+        kv_heads = reader.count("num_key_value_heads", 0) or reader.count("num_attention_heads")
+        head_size = reader.count("head_dim", 0) or reader.count("hidden_size") // reader.count("num_attention_heads")
     dtype = str(inner.get("torch_dtype") or inner.get("dtype") or fields.get("torch_dtype") or fields.get("dtype"))
     dtype_bytes = _DTYPE_BYTES.get(dtype.removeprefix("torch."))
     if dtype_bytes is None:
@@ -61,9 +61,9 @@ class _Reader:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20:
-            shown = "is missing" if value is None else f"is {str(value)[:40]!r}"
+            shown = "is missing" if value is None else f"is {value!r:.40}, not a count from 1 to {1 << 20}"
             raise InputError(
-                f"{self._path}: {name} {shown}, not a count: is it a language model's config.json? Else give --layers, "
+                f"{self._path}: {name} {shown}: is it a language model's config.json? Else give --layers, "
                 "--kv-heads and --head-size"
             )
         return value

@@ -75,9 +75,13 @@ def test_an_unknown_dtype_is_assumed_and_said(tmp_path: Path) -> None:
     ("fields", "said"),
     [
         ([], "a list, not an object"),
-        ({}, "num_hidden_layers is missing, not a count"),
-        (GROUPED | {"num_hidden_layers": "32"}, "num_hidden_layers is '32', not a count"),
-        (GROUPED | {"num_attention_heads": 0}, "num_attention_heads is '0'"),
+        ({}, "num_hidden_layers is missing: is it"),
+        (GROUPED | {"num_hidden_layers": "32"}, "num_hidden_layers is '32', not a count from 1 to"),
+        (GROUPED | {"num_attention_heads": 0}, "num_attention_heads is 0, not a count"),
+        (
+            {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": -64},
+            "head_dim is -64, not a count from 1 to 1048576",
+        ),
         (LATENT | {"qk_rope_head_dim": None}, "qk_rope_head_dim is missing"),
         (GROUPED | {"layer_types": ["mamba"] * 32}, "no KV cache moves"),
         (GROUPED | {"layer_types": "full"}, "layer_types is not a list"),
