@@ -100,6 +100,9 @@ def test_the_longest_prompt_coalesced_is_held_against_a_minimum(
         (["--transport", "nixl", "--tokens", "0"], 64, "--tokens: '0'"),
         (["--transport", "nixl", "--tokens", "100000"], 64, "at most 1 GiB"),
         (["--transport", "nixl", "--op", "push"], 64, "--op: 'push'"),
+        (["--transport", "nixl", "--mla", "--kv-heads", "8"], 64, "--kv-heads: a latent (--mla, or kv_lora_rank of"),
+        (["--transport", "nixl", "--dtype-bytes", "3"], 64, "--dtype-bytes: no element has 3 bytes: give 1, 2, 4 or 8"),
+        (["--transport", "nixl", "--tolerance", "0.2"], 64, "--tolerance: only with --baseline FILE"),
     ],
 )
 def test_bad_flags_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,12 +43,17 @@ def parse_rate(text: str, flag: str, link_bytes_per_second: float | None = None)
 
 
 def check(flags: dict[str, Any]) -> None:
-    """Refuse a bad --min-bandwidth, and files that cannot or should not be written to, before anything is measured.
+    """Refuse a bad --min-bandwidth, a --tolerance of no --baseline and files that are not to be written to, at once.
 
     UsageError names the flag.
     """
+    from kvdiag.cli.probe._options import TOLERANCE
+    from kvdiag.errors import UsageError
+
     if flags.get("min_bandwidth"):
         parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
+    if flags["baseline"] is None and flags["tolerance"] != TOLERANCE:
+        raise UsageError("--tolerance: only with --baseline FILE, the runs that it is of: give one, or leave it out")
     if flags.get("samples") is not None:
         from kvdiag.cli._files import check_new
 

@@ -95,6 +95,7 @@ Baseline = Annotated[
     Path | None,
     typer.Option("--baseline", help="Judge against earlier runs in this file (of --out); exit 3 with fewer than 5."),
 ]
+TOLERANCE = 0.1
 Tolerance = Annotated[
     float, typer.Option("--tolerance", min=0, max=10, help="With --baseline: relative change that is no news.")
 ]

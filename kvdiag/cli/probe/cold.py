@@ -35,7 +35,7 @@ def cold(
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Time each step of a pair's first transfer, on fresh connections, and compare it with a used connection.

@@ -36,7 +36,7 @@ def compare(
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Compare RDMA WRITE, READ and TCP between the same two nodes, by turns, and prove what carried each.

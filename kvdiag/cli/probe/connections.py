@@ -41,7 +41,7 @@ def connections(
     trace: flags.TraceFile = None,
     min_bandwidth: flags.MinBandwidth = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Time queue pair set-up, find the limit, and with a PEER how bandwidth changes with the number of queue pairs.

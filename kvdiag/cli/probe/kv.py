@@ -56,7 +56,9 @@ def kv(
     head_size: Annotated[
         int | None, typer.Option("--head-size", min=1, max=8192, help="With --mla the latent. Default: 128.")
     ] = None,
-    dtype_bytes: Annotated[int | None, typer.Option("--dtype-bytes", min=1, max=8, help="Default: 2.")] = None,
+    dtype_bytes: Annotated[
+        int | None, typer.Option("--dtype-bytes", min=1, max=8, help="1, 2, 4 or 8; default: 2.")
+    ] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, max=4096, help="The engine's block size.")] = 16,
     mla: Annotated[bool, typer.Option("--mla", help="Multi-head latent attention: one vector per layer.")] = False,
     layout: Annotated[_Layout, typer.Option("--layout", help="Order within a block.")] = _Layout.HND,
@@ -87,7 +89,7 @@ def kv(
     trace: flags.TraceFile = None,
     min_bandwidth: flags.MinBandwidth = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Move a model's KV blocks one by one, layer by layer, coalesced and as one piece; fit what a descriptor costs.
@@ -193,10 +195,16 @@ def _over_tcp(ends: "ProbeEnds | None") -> tuple[str, ...]:
 
 def _geometry(given: dict[str, Any]) -> "tuple[ModelConfig | None, KvGeometry]":
     """Return what the configuration file says, and the geometry with the flags laid over it."""
+    from kvdiag.errors import UsageError
     from kvdiag.model.kv_geometry import KvGeometry
     from kvdiag.sources import model_config
 
+    if given["dtype_bytes"] not in (None, 1, 2, 4, 8):
+        raise UsageError(f"--dtype-bytes: no element has {given['dtype_bytes']} bytes: give 1, 2, 4 or 8")
     model = model_config.read(given["model_config"]) if given["model_config"] else None
+    mla = given["mla"] or (model is not None and model.mla)
+    if mla and given["kv_heads"] is not None:
+        raise UsageError("--kv-heads: a latent (--mla, or kv_lora_rank of --model-config) has no heads: leave it out")
 
     def value(name: str, default: int) -> int:
         if given[name] is not None:
@@ -209,7 +217,7 @@ def _geometry(given: dict[str, Any]) -> "tuple[ModelConfig | None, KvGeometry]":
         head_size=value("head_size", 128),
         dtype_bytes=value("dtype_bytes", 2),
         block_tokens=given["block_tokens"],
-        mla=given["mla"] or (model is not None and model.mla),
+        mla=mla,
         layout=given["layout"].value,
     )
     return model, geometry

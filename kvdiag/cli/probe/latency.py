@@ -42,7 +42,7 @@ def latency(
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
     inject: flags.Inject = None,
 ) -> int:

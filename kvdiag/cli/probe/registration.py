@@ -40,7 +40,7 @@ def probe_register(
     out: flags.History = None,
     trace: flags.TraceFile = None,
     baseline: flags.Baseline = None,
-    tolerance: flags.Tolerance = 0.1,
+    tolerance: flags.Tolerance = flags.TOLERANCE,
     output: FormatOption = Format.TEXT,
 ) -> int:
     """Time registration by size, page kind, regions, threads and devices; find its limits; judge the request path.
