@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from kvdiag.errors import InputError, KvdiagError
-from kvdiag.sources.certificates import load_pair
+from kvdiag.sources.certificates import load_authority, load_pair
 from kvdiag.sources.config_errors import explain
 
 MOST_REMEMBERED = 100
@@ -165,7 +165,7 @@ def _context(path: Path, config: TlsConfig) -> ssl.SSLContext:
         if config.client_ca_file is None:
             raise InputError(f"{path}: tls_server_config.client_ca_file is needed for {config.client_auth_type}")
         try:
-            context.load_verify_locations(base / config.client_ca_file)
+            load_authority(context, base / config.client_ca_file)
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: tls_server_config.client_ca_file: {config.client_ca_file}: {error}") from None
         required = config.client_auth_type == "RequireAndVerifyClientCert"

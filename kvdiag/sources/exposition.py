@@ -57,7 +57,7 @@ def access(user: str | None, password: str, ca: Path | None, cert: Path | None, 
         try:
             load_pair(tls, cert, key)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--tls-cert {cert}: {_reason(error)}; give a PEM certificate and its --tls-key") from None
+            raise UsageError(f"--tls-cert {cert}: {_reason(error)}") from None
     return Access(user=user, password=password, tls=tls)
 
 

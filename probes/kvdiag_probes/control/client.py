@@ -160,6 +160,8 @@ class AgentClient:
                 raise self._lost(_reason(error)) from error
             kind = RefusedConnectionError if isinstance(_root(error), ConnectionRefusedError) else UnavailableError
             hint = "is `kvdiag agent` running there, and the port open?"
+            if isinstance(_root(error), socket.gaierror):
+                hint = f"the name {self.peer.host!r} has no address here: check how it is written, or give the address"
             raise kind(f"{self.peer}: {_reason(error)}; {hint}") from error
         except httpx.TimeoutException as error:
             if self._met:

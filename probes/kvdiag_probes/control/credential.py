@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvdiag.errors import UsageError
-from kvdiag.sources.certificates import load_pair
+from kvdiag.sources.certificates import load_authority, load_pair
 
 TOKEN_VARIABLE = "KVDIAG_TOKEN"  # noqa: S105
 _MAX_TOKEN_BYTES = 4096
@@ -51,11 +51,13 @@ class Credential:
     def client_context(self) -> ssl.SSLContext:
         """Return the initiator's TLS context; UsageError where a file cannot be used."""
         try:
+            if self.ca:
+                load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self.ca)
             context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             if self.cert:
                 load_pair(context, self.cert, self.key)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
+            raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}") from error
         return context
 
 

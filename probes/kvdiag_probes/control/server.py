@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import kvdiag
 from kvdiag.errors import InputError, KvdiagError, UnavailableError, UndeterminedError, UsageError
-from kvdiag.sources.certificates import load_pair
+from kvdiag.sources.certificates import load_authority, load_pair
 from kvdiag_probes.control.address import Address, resolve
 from kvdiag_probes.control.connections import note_handshakes, protocol_class
 from kvdiag_probes.control.credential import Credential, check_listen
@@ -79,10 +79,12 @@ class AgentServer:
         try:
             if credential.cert is not None:
                 load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), credential.cert, credential.key)
+            if credential.ca is not None:
+                load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), credential.ca)
             config.load()
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}; give PEM files") from error
+            raise UsageError(f"--tls-cert/--tls-key/--tls-ca: {error}") from error
         if config.ssl is not None:
             note_handshakes(config.ssl, self._tally)
         self._server = _Server(config)

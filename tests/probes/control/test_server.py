@@ -176,6 +176,16 @@ def test_a_refused_connection_a_silent_peer_and_a_stranger_are_each_one_line() -
         client.hello()
 
 
+def test_a_name_that_nobody_knows_is_not_told_as_an_agent_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    said = "^nohost:1: Name or service not known; the name 'nohost' has no address here: check how it is written"
+    with AgentClient(Address("nohost", 1), TOKEN, 1) as client, pytest.raises(UnavailableError, match=said):
+        client.hello()
+
+
 def test_a_refusal_is_told_apart_while_another_error_is_handled() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
