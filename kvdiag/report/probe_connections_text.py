@@ -20,7 +20,8 @@ def render(document: ConnectionsDocument) -> RenderableType:
     setup = ((row.step, parts.interval(row.seconds, 1e6, ".1f")) for row in document.setup)
     creation = (
         (
-            f"{row.threads} threads{', shared receive queue' if row.shared_receive_queue else ''}",
+            ("1 thread" if row.threads == 1 else f"{row.threads} threads")
+            + (", shared receive queue" if row.shared_receive_queue else ""),
             str(row.pairs),
             parts.interval(row.per_second, 1, ".0f"),
         )

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvdiag.model.probe_register import RegisterDocument
+from kvdiag.model.probe_register import LimitRow, RegisterDocument
 from kvdiag.report import probe_parts as parts
 
 _US = 1e6
@@ -34,8 +34,7 @@ def render(document: RegisterDocument) -> RenderableType:
     )
     seen = [row for row in document.limits if row.reached is not None]
     limits = (
-        (row.name, "none" if row.allowed is None else str(row.allowed), str(row.reached), row.refusal or "not reached")
-        for row in seen
+        (row.name, _bound(row, row.allowed), _bound(row, row.reached), row.refusal or "not reached") for row in seen
     )
     return Group(
         Text(f"registration on {document.settings.device}, {document.settings.rounds} rounds", style="bold"),
@@ -54,3 +53,7 @@ def render(document: RegisterDocument) -> RenderableType:
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )
+
+
+def _bound(row: LimitRow, value: int | None) -> str:
+    return "no limit" if value is None else f"{value} {'regions' if row.name == 'max_mr' else 'bytes'}"

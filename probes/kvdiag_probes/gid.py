@@ -59,10 +59,12 @@ def choose(
         if gid_index in (None, gid.index)
     ]
     if not slots:
-        wanted = "no GID at all" if gid_index is None else f"no GID at index {gid_index} (--gid-index)"
-        raise UndeterminedError(
-            f"{', '.join(p.name for p in active)}: {wanted}; give the netdev an IP address, see ibv_devinfo -v"
-        )
+        names = ", ".join(p.name for p in active)
+        used = sorted({gid.index for p in active if not isinstance(p.gids, Missing) for gid in p.gids})
+        if gid_index is not None and used:
+            there = ", ".join(map(str, used))
+            raise UsageError(f"--gid-index: {names}: no GID at index {gid_index}; there are {there}")
+        raise UndeterminedError(f"{names}: no GID at all; give the netdev an IP address, see ibv_devinfo -v")
     return min(slots, key=lambda slot: (rank(slot), not _is_any(slot.gid, addresses), slot.device, slot.gid_index))
 
 

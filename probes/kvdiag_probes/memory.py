@@ -148,5 +148,5 @@ def _huge(size: int, flags: int) -> mmap.mmap:
             raise
         pages = size // HUGE_PAGE_BYTES
         raise UndeterminedError(
-            f"--memory huge: no {pages} free huge pages of 2 MiB; sysctl vm.nr_hugepages={pages} or more, or use thp"
+            f"--memory huge: too few free huge pages of 2 MiB; sysctl vm.nr_hugepages={pages} or more, or use thp"
         ) from error

@@ -22,7 +22,8 @@ class Pages:
                 self._map = mmap.mmap(-1, whole, flags=flags | _MAP_HUGETLB)
             except OSError as error:
                 raise UndeterminedError(
-                    f"no {whole // HUGE_BYTES} free huge pages of 2 MiB ({error.strerror}): sysctl vm.nr_hugepages"
+                    f"too few free huge pages of 2 MiB ({error.strerror}): {whole // HUGE_BYTES} needed, sysctl "
+                    "vm.nr_hugepages"
                 ) from error
         else:
             self._map = mmap.mmap(-1, size + HUGE_BYTES, flags=flags)

@@ -225,5 +225,8 @@ def _rail(devices: str | None, rail: int) -> str | None:
     """Return the device of a rail: of several in turn, of one or none always the same."""
     names = devices.split(",") if devices else []
     if rail and len(names) < 2:
-        raise UndeterminedError(f"rail {rail} was asked for: start the agent with as many devices (--device a,b)")
+        raise UndeterminedError(
+            f"the probe's --device names {rail + 1} or more devices, this agent serves one: give the probe one, or "
+            "start the agent with as many (--device a,b)"
+        )
     return names[rail % len(names)] if names else None

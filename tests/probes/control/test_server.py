@@ -29,7 +29,7 @@ from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import PROTOCOL, FillRequest, Hello, OpenRequest, QueuePairAddress, VerifyRequest
 from kvdiag_probes.control.server import AgentServer
 from kvdiag_probes.control.sessions import Limits, Sessions
-from kvdiag_probes.control.targets import DeviceOptions, TargetFactory
+from kvdiag_probes.control.targets import DeviceOptions, TargetFactory, _rail
 from kvdiag_probes.datapath import Transport
 from tests.probes.agents import TOKEN, serving
 from tests.probes.test_gid import device
@@ -348,3 +348,9 @@ def test_an_agent_that_hangs_up_is_lost_only_where_it_listens_no_more(stays: boo
         rf"{address}: .*, though it still listens" if stays else rf"lost the agent {address} after \d+\.\d s of this "
     )
     assert re.match(said, str(caught.value))
+
+
+def test_a_rail_that_an_agent_has_no_device_for_is_told_at_both_ends_flags() -> None:
+    assert [_rail("a,b", rail) for rail in range(3)] == ["a", "b", "a"] and _rail(None, 0) is None
+    with pytest.raises(UndeterminedError, match="the probe's --device names 2 or more devices, this agent serves one"):
+        _rail("a", 1)
