@@ -172,4 +172,5 @@ def _inside(flag: str, given_s: float, first: float, last: float) -> None:
 
 def _offset(at_s: float, arrival: Floats) -> str:
     share = float(np.mean(arrival < at_s))
-    return f"{at_s - arrival[0]:.1f} s after the first arrival ({share:.0%} of the requests before it)"
+    since_s = at_s - arrival[0]
+    return f"{since_s:.1f} s after the first arrival, at {at_s:.3f} ({share:.0%} of the requests before it)"

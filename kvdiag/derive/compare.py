@@ -41,6 +41,8 @@ def before_and_after(before: Bundle, after: Bundle) -> Bundle:
     gauges = {name for one in (before, after) for name, info in one.metrics.items() if info.kind == "gauge"}
     left = sorted({*first.numbers, *second.numbers} - set(common))
     notes = [f"{one.origin}: {note}" for one in (before, after) for note in one.notes]
+    if before.requests.ids == after.requests.ids and ends[0] == ends[1]:
+        notes.insert(0, "both recordings hold the same requests: this compares a recording with itself")
     if left:
         notes.append(f"only in one of both recordings, and not used: {', '.join(left)}")
     ids = [f"{mark}{one.ids[row]}" for mark, (one, rows, _) in zip("ab", parts, strict=True) for row in rows.tolist()]

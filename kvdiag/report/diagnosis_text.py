@@ -11,6 +11,8 @@ _STYLE = {"critical": "bold red", "warning": "bold yellow"}
 LEAST_SHOWN_S = 5e-5
 """Causes that move the mean by less than 0.05 ms stay out of the table; JSON has them all."""
 LEAST_UNACCOUNTED = 5e-4
+LEAST_TOLD = 5e-5
+"""Milliseconds: a twentieth of a microsecond, which no clock here tells apart from nothing."""
 DETAILED = 3
 
 
@@ -34,7 +36,12 @@ def _heading(diagnosis: Diagnosis) -> str:
 
 def seconds(value: float) -> str:
     """Return a duration with its sign in the unit that reads best."""
-    return f"{value:+.3g} s" if abs(value) >= 1 else f"{value * 1e3:+.3g} ms"
+    return f"{value:+.3g} s" if abs(value) >= 1 else f"{_clean(value * 1e3)} ms"
+
+
+def _clean(value: float) -> str:
+    """Return a signed figure of three digits; what is smaller than any clock tells is rounding, and 0."""
+    return "0" if abs(value) < LEAST_TOLD else f"{value:+.3g}"
 
 
 def _headline(verdict: Verdict, origin: str) -> Text:
@@ -90,18 +97,20 @@ def _causes(causes: list[AttributedCause]) -> Text:
         )
         for cause in causes
     ]
-    return _table(("cause", "mean (90 % interval)", "p99", "share (90 %)", "confidence"), rows)
+    return _table(("cause", "mean (90 % interval)", "p99", "share of variance (90 %)", "confidence"), rows)
 
 
 def _between(value: float, low: float | None, high: float | None) -> str:
     """Return a duration and its interval in one unit, that of the largest of them."""
     ends = [0.0 if end is None else end for end in (low, high)]
     scale, unit = (1.0, "s") if max(abs(value), *map(abs, ends)) >= 1 else (1e3, "ms")
-    return f"{value * scale:+.3g} ({ends[0] * scale:+.3g} to {ends[1] * scale:+.3g}) {unit}"
+    return f"{_clean(value * scale)} ({_clean(ends[0] * scale)} to {_clean(ends[1] * scale)}) {unit}"
 
 
 def _shares(value: float, low: float, high: float) -> str:
-    return f"{value:.1%} ({low * 100:.1f} to {high * 100:.1f})"
+    # Adding 0 makes a rounded -0.0 a 0.0.
+    shown, least, most = (round(one * 100, 1) + 0.0 for one in (value, low, high))
+    return f"{shown:.1f}% ({least:.1f} to {most:.1f})"
 
 
 def _details(causes: list[AttributedCause]) -> Text:
@@ -147,7 +156,7 @@ def _stages(stages: tuple[StageShare, ...]) -> Text:
         )
     expected = any(stage.mean_expected_s is not None for stage in stages)
     last = ("expected", "mean", "excess") if expected else ("before", "after", "excess (90 % interval)")
-    return _table(("stage", "share (90 %)", *last), rows)
+    return _table(("stage", "share of variance (90 %)", *last), rows)
 
 
 def _notes(stages: tuple[StageShare, ...]) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ class JsonlTable:
             try:
                 records.append(decoder.decode(line))
             except msgspec.MsgspecError as error:
-                if number == len(lines) and not content.endswith(b"\n"):
+                begun = line.lstrip().startswith(b"{")
+                if number == len(lines) and begun and not content.endswith(b"\n"):
                     notes.append(f"{path.name} line {number}: cut off while it was written; left out")
                     continue
                 raise InputError(f"{path} line {number}: not a JSON object ({error}); correct or drop it") from None

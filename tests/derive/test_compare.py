@@ -33,6 +33,12 @@ def test_what_a_change_gained_and_no_change() -> None:
     assert diagnose(before_and_after(_healthy(1), _healthy(4))).verdict.status == "no_change"
 
 
+def test_a_recording_that_is_compared_with_itself_is_noted() -> None:
+    said = "both recordings hold the same requests: this compares a recording with itself"
+    assert before_and_after(_healthy(1), _healthy(1)).notes[0] == said
+    assert said not in before_and_after(_healthy(1), _healthy(4)).notes
+
+
 def test_one_clock_and_counters_without_a_jump() -> None:
     before, after = _healthy(1), _healthy(2)
     late = tuple(replace(one, value=one.value + 1e15, time_s=one.time_s + 1e6) for one in after.series)

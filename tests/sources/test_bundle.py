@@ -75,6 +75,12 @@ def test_a_malformed_line_is_named(tmp_path: Path) -> None:
         read_bundle(tmp_path)
 
 
+def test_a_file_that_is_no_json_is_not_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"requests\.jsonl line 1: not a JSON object"):
+        read_bundle(tmp_path)
+
+
 def test_a_meta_file_that_is_cut_off_is_named_with_what_to_do(tmp_path: Path) -> None:
     write(tmp_path, "requests.jsonl", [ROW])
     (tmp_path / "meta.json").write_text('{"schema": "kv')
