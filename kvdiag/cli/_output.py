@@ -85,15 +85,27 @@ def _console(stream: TextIO) -> "Console":
 
 
 def require(module: str, extra: str, command: str) -> None:
-    """Import an optional dependency's module, or raise UndeterminedError that names the extra to install."""
+    """Import an optional dependency's module, or raise UndeterminedError that names the extra to install.
+
+    One that is installed and does not load (too little memory, a library that it lacks) is called so.
+    """
     import importlib
 
     from kvdiag.errors import UndeterminedError
 
     try:
         importlib.import_module(module)
-    except ImportError as error:
-        missing = error.name or module
+    except (ImportError, MemoryError, OSError) as error:
+        missing = getattr(error, "name", None) or module
+        if not isinstance(error, ModuleNotFoundError):
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            why = next(iter(str(cause).strip().splitlines()), "") or type(cause).__name__
+            raise UndeterminedError(
+                f"{command} needs the Python package {module}, which is installed and cannot be loaded: {why}; is "
+                "there too little memory (ulimit -v), or a library missing?"
+            ) from error
         raise UndeterminedError(
             f"{command} needs the Python package {missing}, which is not installed: pip install 'kvdiag[{extra}]'"
         ) from error
