@@ -15,7 +15,8 @@ KvMode = Literal["block", "layer", "coalesced", "contiguous"]
 class KvSettings:
     """`pairs` are the (prefill, decode) tensor-parallel ranks that exchange something, of which the `measured` were
     moved: the first; each alone and then all together; or all together. The fastest of `repeats` transfers of one list
-    is what a round counts. `model` says what configuration file the geometry was read from.
+    is what a round counts. `model` says what configuration file the geometry was read from; `memory` and `peer_memory`
+    are kinds of memory, of this end and of the peer's.
     """
 
     transport: Literal["rdma", "tcp", "nixl"]
@@ -29,6 +30,8 @@ class KvSettings:
     rounds: int
     repeats: int
     model: str | None = None
+    memory: str = "host"
+    peer_memory: str = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

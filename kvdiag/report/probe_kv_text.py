@@ -11,7 +11,7 @@ _US = 1e6
 
 def render(document: KvDocument) -> RenderableType:
     """Return everything a terminal shows; medians in microseconds and MiB/s."""
-    settings, request = document.settings, document.request
+    settings, request, ends = document.settings, document.request, document.ends
     where = "two processes of this host" if document.ends is None else f"{document.ends.peer_host}"
     several = len({row.pair for row in document.rows}) > 1
     rows = (
@@ -53,6 +53,7 @@ def render(document: KvDocument) -> RenderableType:
         Text(head, style="bold"),
         *([Text(f"geometry: {settings.model}")] if settings.model else []),
         Text(whole),
+        *([Text(f"memory: {ends.local_memory}; peer: {ends.peer_memory}")] if ends and ends.local_memory else []),
         parts.table(names, rows),
         *(line for cost in document.costs for line in _cost(cost, document.sizes(cost.operation))),
         *parts.proof(settings.transport, document.proof),

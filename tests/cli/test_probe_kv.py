@@ -103,6 +103,11 @@ def test_the_longest_prompt_coalesced_is_held_against_a_minimum(
         (["--transport", "nixl", "--mla", "--kv-heads", "8"], 64, "--kv-heads: a latent (--mla, or kv_lora_rank of"),
         (["--transport", "nixl", "--dtype-bytes", "3"], 64, "--dtype-bytes: no element has 3 bytes: give 1, 2, 4 or 8"),
         (["--transport", "nixl", "--tolerance", "0.2"], 64, "--tolerance: only with --baseline FILE"),
+        (
+            ["1.2.3.4:5", "--transport", "tcp", "--memory", "cuda"],
+            64,
+            "--memory and --peer-memory: only for --transport",
+        ),
     ],
 )
 def test_bad_flags_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

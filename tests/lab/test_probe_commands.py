@@ -73,8 +73,9 @@ def test_registration_costs_grow_with_the_pages_and_memlock_is_reached_cleanly(w
 
 def test_kv_blocks_arrive_in_every_layout_and_cost_more_than_one_piece(wire: Wire) -> None:
     shape = "--layers 4 --kv-heads 2 --head-size 64 --prefill-tp 2 --pairs all --tokens 32,64 --rounds 2 --repeats 1"
-    document = remote(wire, f"kv {shape}", "kvdiag.probe-kv-1")
+    document = remote(wire, f"kv {shape} --memory thp", "kvdiag.probe-kv-1")
     assert document["ends"]["local_device"].startswith(wire.a.device)
+    assert all("transparent huge pages" in document["ends"][memory] for memory in ("local_memory", "peer_memory"))
     rows = {(row["operation"], row["mode"], row["tokens"]): row for row in document["rows"]}
     assert len(rows) == 2 * 4 * 2
     for operation in ("write", "read"):

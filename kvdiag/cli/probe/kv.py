@@ -76,6 +76,8 @@ def kv(
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, max=10000, help="Transfers of one list in a round; the fastest counts.")
     ] = 10,
+    memory: flags.MemoryOption = flags.Memory.HOST,
+    peer_memory: flags.PeerMemory = None,
     device: flags.Device = None,
     port: flags.Port = None,
     gid_index: flags.GidIndex = None,
@@ -119,6 +121,9 @@ def _run(**given: Any) -> int:
     if given["peer"] is None and given["transport"] is not _Transport.NIXL:
         raise UsageError("PEER: give HOST:PORT of an agent for rdma and tcp; only --transport nixl does without")
     _finish.refuse_port(given)
+    given["peer_memory"] = given["peer_memory"] or given["memory"]
+    if given["transport"] is not _Transport.RDMA and {given["memory"], given["peer_memory"]} != {flags.Memory.HOST}:
+        raise UsageError("--memory and --peer-memory: only for --transport rdma; tcp and nixl move host memory here")
     operations = _finish.parse_names(given["op"], "--op", ("write", "read"))
     tokens = tuple(sorted(_finish.parse_counts(given["tokens"], "--tokens", most=1 << 22)))
     model, geometry = _geometry(given)
@@ -160,6 +165,8 @@ def _run(**given: Any) -> int:
             rounds=given["rounds"],
             repeats=given["repeats"],
             model=model.name if model else None,
+            memory=given["memory"].value,
+            peer_memory=given["peer_memory"].value,
         ),
         request=request(geometry, *degrees, max(tokens)),
         ends=ends,

@@ -23,6 +23,7 @@ from kvdiag_probes.datapath import Operation, Transport
 from kvdiag_probes.gid import choose
 from kvdiag_probes.kv.path import Groups, Timing
 from kvdiag_probes.kv.tcp_path import agent_session
+from kvdiag_probes.memory import MemoryKind
 from kvdiag_probes.narrowing import narrowing
 from kvdiag_probes.rdma_path import read_devices
 
@@ -69,10 +70,12 @@ class RdmaKvPath:
         else:
             with self._endpoint.buffer[:size] as view:
                 pattern.fill(view, seed)
+            self._endpoint.region.push(0, size)
 
     def digest(self, size: int, *, far: bool) -> str:
         if far:
             return self._client.verify(self._session, VerifyRequest(seed=0, size=size)).digest
+        self._endpoint.region.pull(0, size)
         with self._endpoint.buffer[:size] as view:
             return pattern.digest(view)
 
@@ -165,7 +168,7 @@ def open_rdma(
     peer: Address, credential: Credential, flags: Mapping[str, Any], size: int
 ) -> Iterator[tuple[RdmaKvPath, ProbeEnds]]:
     """Connect one queue pair to an agent; errors are those of the endpoint and of the client."""
-    from kvdiag_probes.verbs import Endpoint, preload
+    from kvdiag_probes.verbs import Endpoint, EndpointOptions, preload
 
     with AgentClient(peer, credential, flags["timeout"]) as client:
         host = client.hello().host
@@ -177,8 +180,14 @@ def open_rdma(
             addresses=[client.local_address] if client.local_address else [],
         )
         preload()
-        with Endpoint(choice, size, DEPTH) as endpoint:
-            request = OpenRequest(transport=Transport.RDMA, size=size, queue_pair=endpoint.address)
+        options = EndpointOptions(memory=MemoryKind(flags["memory"]))
+        with Endpoint(choice, size, DEPTH, options) as endpoint:
+            request = OpenRequest(
+                transport=Transport.RDMA,
+                size=size,
+                queue_pair=endpoint.address,
+                memory=MemoryKind(flags["peer_memory"]),
+            )
             before = transport_proof.read_counters(choice.device, choice.port)
             with narrowing(peer, credential, endpoint, before), agent_session(client, request) as session:
                 assert session.queue_pair is not None
@@ -189,6 +198,8 @@ def open_rdma(
                     local_device=choice.name,
                     peer_device=session.device,
                     path_mtu=endpoint.path_mtu,
+                    local_memory=endpoint.region.note,
+                    peer_memory=session.memory,
                 )
                 yield RdmaKvPath(endpoint, session.queue_pair, client, session.session, str(peer)), ends
 

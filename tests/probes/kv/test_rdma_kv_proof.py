@@ -48,3 +48,30 @@ def test_packets_must_account_for_both_directions(
     control = {item.name: item.value for item in found.evidence if item.source == "TCP_INFO"}
     name = "TCP bytes on the control connection"
     assert control == {f"WRITE: {name}": "1000", f"READ: {name}": "1000"}
+
+
+class Elsewhere:
+    """Memory that is not the host's: what `push` brings there is what `pull` brings back."""
+
+    def __init__(self, view: bytearray) -> None:
+        self._view, self.there = view, bytearray(len(view))
+
+    def push(self, start: int, stop: int) -> None:
+        self.there[start:stop] = self._view[start:stop]
+
+    def pull(self, start: int, stop: int) -> None:
+        self._view[start:stop] = self.there[start:stop]
+
+
+def test_payloads_are_made_in_and_digested_from_the_memory_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "read_counters", lambda *_: Missing("none"))
+    host = bytearray(256)
+    region = Elsewhere(host)
+    choice = SimpleNamespace(device="rxe0", port=1)
+    endpoint = SimpleNamespace(choice=choice, buffer=memoryview(host), region=region)
+    path = RdmaKvPath(endpoint, None, SimpleNamespace(moved_bytes=(0, 0)), "s", "peer")  # type: ignore[arg-type]
+    path.fill(7, 128, far=False)
+    assert any(region.there[:128]) and not any(region.there[128:])
+    expected = path.digest(128, far=False)
+    region.there[5] ^= 1
+    assert path.digest(128, far=False) != expected
