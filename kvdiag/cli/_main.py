@@ -4,6 +4,7 @@ import errno
 import importlib
 import os
 import pkgutil
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import typer
 
 import kvdiag
 import kvdiag.cli
+from kvdiag.cli._bad_values import describe
 from kvdiag.cli._output import configure_logging, degrade, harmless
 from kvdiag.errors import KvdiagError
 from kvdiag.model.exit_code import ExitCode
@@ -63,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else _command(arguments)
-        describe = getattr(error, "format_message", error.__str__)
-        return _fail(f"{describe()} (see {where} --help)", ExitCode.USAGE)
+        return _fail(f"{describe(error)} (see {where} --help)", ExitCode.USAGE)
     except typer.Abort:
         return _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:
@@ -72,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence()
         return ExitCode.PASSED
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return _fail(f"{error.strerror}: at most {soft} here (ulimit -n); raise it", ExitCode.UNDETERMINED)
         # Files have messages of their own; what has no name is an output.
         if error.errno != errno.ENOSPC or error.filename is not None:
             return _internal(error)

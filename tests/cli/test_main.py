@@ -1,5 +1,6 @@
 """The command line as a whole: help, version, exit codes, one line for each failure."""
 
+import errno
 import subprocess
 import sys
 from collections.abc import Callable
@@ -148,3 +149,11 @@ def test_what_was_read_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[s
     assert "\\x1b[31mred" in out
     assert not any(ord(character) < 0x20 and character != "\n" for character in out)
     assert "\x9b" not in out
+
+
+def test_too_many_open_files_is_a_limit_and_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_main, "build_app", _raising(OSError(errno.EMFILE, "Too many open files")))
+    assert main(["fail"]) == ExitCode.UNDETERMINED
+    assert "Too many open files: at most " in capsys.readouterr().err
