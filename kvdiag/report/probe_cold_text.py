@@ -29,7 +29,7 @@ def render(document: ColdDocument) -> RenderableType:
             f"{parts.interval(document.slowdown, form='.1f')} times as long, in the median round"
         ),
         *_without_peer(document),
-        *parts.incomplete(document.failure),
+        *parts.incomplete(document.failure, [document.total], settings.rounds),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

@@ -26,7 +26,7 @@ def render(document: CompareDocument) -> RenderableType:
         Text(head, style="bold"),
         parts.table(("method", "#bytes", "BW average[MiB/s]", "t_p50[µs]", f"of {settings.methods[0]}"), rows),
         *(line for one in document.proofs for line in parts.proof(one.method, one.proof)),
-        *parts.incomplete(document.failure),
+        *parts.incomplete(document.failure, [row.bandwidth for row in document.results], settings.rounds),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

@@ -46,7 +46,7 @@ def render(document: ConnectionsDocument) -> RenderableType:
         Text(f"{limit.made} at a time ({end}; max_qp {limit.max_qp}), all freed, {limit.made_again} made again"),
         *([parts.table(("#qps", "depth each", "BW average[MiB/s]", "of best"), active)] if document.active else []),
         Text(f"fan-out: {_FITS[document.fan_out.fits]}: {document.fan_out.advice}", "bold"),
-        *parts.incomplete(document.failure),
+        *parts.incomplete(document.failure, [row.bandwidth for row in document.active], settings.rounds),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

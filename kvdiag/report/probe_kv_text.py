@@ -57,7 +57,7 @@ def render(document: KvDocument) -> RenderableType:
         parts.table(names, rows),
         *(line for cost in document.costs for line in _cost(cost, document.sizes(cost.operation))),
         *parts.proof(settings.transport, document.proof),
-        *parts.incomplete(document.failure),
+        *parts.incomplete(document.failure, [row.total for row in document.rows], settings.rounds),
         *parts.judgements(document.judgements),
         *(Text(reason) for reason in document.missing),
     )

@@ -56,9 +56,17 @@ def proof(name: str, one: TransportProof) -> list[Text]:
     return lines + [Text(f"  {reason}") for reason in one.missing]
 
 
-def incomplete(failure: str | None) -> list[Text]:
-    """Return the mark of a run that failed before its end."""
-    return [Text("INCOMPLETE: the run failed; these are the rounds before that", "bold red")] if failure else []
+def incomplete(failure: str | None, metrics: Iterable[Metric] = (), asked: int = 0) -> list[Text]:
+    """Return the mark of a run that failed before its end, with how many rounds its figures are of, and of how many."""
+    if not failure:
+        return []
+    done = sorted({one.samples for one in metrics})
+    if not done:
+        which = "these are the rounds before that"
+    else:
+        count = f"{done[0]}" if len(done) == 1 else f"{done[0]} to {done[-1]}"
+        which = f"these are {count} of {asked} rounds"
+    return [Text(f"INCOMPLETE: the run failed; {which}", "bold red")]
 
 
 def judgements(found: Iterable[Judgement]) -> list[Text]:

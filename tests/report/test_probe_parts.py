@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
+from kvdiag.derive.intervals import metric
 from kvdiag.model.probe import ProbeDocument
 from kvdiag.model.probe_cold import ColdDocument
 from kvdiag.model.probe_compare import CompareDocument
@@ -23,7 +24,7 @@ from kvdiag.report import (
     probe_register_text,
     probe_text,
 )
-from kvdiag.report.probe_parts import table
+from kvdiag.report.probe_parts import incomplete, table
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "reports"
 SHOWN: dict[str, tuple[Any, Any]] = {
@@ -65,3 +66,11 @@ def test_a_table_that_fits_and_one_in_a_file_stay_tables() -> None:
     assert " ".join(text.split()) == (
         "#bytes 4096: BW average[MiB/s] 138.10, t_p50[µs] 12.5 #bytes 64: BW average[MiB/s] 7.2, t_p50[µs] 1.0"
     )
+
+
+def test_a_run_that_failed_says_how_many_rounds_there_are_of_how_many() -> None:
+    whole, more = metric("a", "seconds", "lower", [1.0] * 6), metric("b", "seconds", "lower", [1.0] * 7)
+    assert incomplete(None, [whole], 200) == []
+    assert incomplete("lost", [whole, whole], 200)[0].plain.endswith("the run failed; these are 6 of 200 rounds")
+    assert incomplete("lost", [more, whole], 200)[0].plain.endswith("these are 6 to 7 of 200 rounds")
+    assert incomplete("lost")[0].plain.endswith("these are the rounds before that")
