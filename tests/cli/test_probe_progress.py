@@ -60,6 +60,8 @@ def test_a_terminal_sees_a_bar_with_the_rate_and_no_rest_of_it(
     shown = b"".join(iter(lambda: terminal.read(1 << 16) or b"", b"")).decode()
     lines = shown.split("\r\x1b[K")
     assert any(re.search(r"\[#+\.*\] +\d+%  \d+\.\d{3} Gb/s, ", line) for line in lines), lines
+    if kind == "bandwidth":
+        assert any("round 1 of 2 " in line for line in lines) and any("round 2 of 2 " in line for line in lines), lines
     assert lines[-1] == "" and "[#" not in capsys.readouterr().out
 
 
