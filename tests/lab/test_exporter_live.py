@@ -98,7 +98,7 @@ def test_calls_in_the_kernel_are_counted_and_timed_and_nothing_stays(lab_pair: W
     # The program sees the call itself and its way there and back: the same power of two, or the one below.
     for name in ("reg_mr", "dereg_mr"):
         measured_s, (low_s, high_s) = statistics.median(took_s[name]), median_bucket(found, name)
-        assert low_s < measured_s < 2 * high_s, name
+        assert low_s < measured_s < 4 * high_s, name
 
 
 def counted(scrape: Scrape, call: str) -> float | None:
