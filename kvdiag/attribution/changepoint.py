@@ -27,6 +27,8 @@ ARRIVALS = "arrivals"
 OUTSIDE_THRESHOLD = 3.0
 """Of arrivals and counters. Load comes in waves: 1.4 at most without a change of it, 6 where it became three times as
 much; sent again is next to nothing until packets are lost."""
+_ROUNDING = 1e-12
+"""Means of equal numbers differ in their last digits: no change is smaller than this share of a series."""
 LEAST_BLOCKS = 8
 TYPICAL = 0.5
 """A stretch differs in its typical bin too, by half of the difference of means; a few stalls in it do not count."""
@@ -129,7 +131,7 @@ def _cusum(series: Floats) -> tuple[int, int, float] | None:
     |CUSUM|, or for a stretch with two ends its range, over the long-run deviation around both means.
     """
     n = len(series)
-    if np.ptp(series) <= 0:
+    if np.ptp(series) <= _ROUNDING * np.abs(series).max():
         return None
     walk = np.concatenate([[0.0], np.cumsum(series - series.mean())])
     least = max(2, int(EDGE * n))

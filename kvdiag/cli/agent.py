@@ -84,6 +84,7 @@ def agent(
             f"{format_size(limits.max_buffer_bytes)} together)\n"
         )
     sys.stdout.flush()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.stop())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's
+            signal.signal(number, lambda *_: server.stop())
     server.serve()

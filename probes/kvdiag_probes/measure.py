@@ -265,7 +265,12 @@ class Runner:
     def _spend(self, moved_bytes: int) -> None:
         if self.budget.limited:
             with self.stages.stage("budget"):
-                self.budget.spend(moved_bytes)
+                self.budget.spend(moved_bytes, self._keep)
+
+    def _keep(self) -> None:
+        """Let the agent see that its sessions are still wanted."""
+        for far in (self.far, *(far for _, far in self.rails)):
+            far.verify(0, 1)
 
     def _fill(self, rail: tuple[Buffered, FarEnd], seed: int, plan: Plan) -> str:
         near, far = rail

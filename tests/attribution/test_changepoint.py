@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvdiag.attribution import changepoint
 from kvdiag.attribution.changepoint import ARRIVALS, bridge_tail, strongest_change
 from kvdiag.attribution.split import choose_split
 from kvdiag.derive.stages import stage_matrix
@@ -68,6 +69,16 @@ def test_identical_requests_have_no_change() -> None:
     numbers["arrival_s"] = bundle.requests.numbers["arrival_s"]
     same = replace(bundle.requests, numbers=numbers)
     assert strongest_change(stage_matrix(same), numbers["arrival_s"]) == (None, None)
+
+
+def test_the_last_digit_of_equal_numbers_is_no_change() -> None:
+    """100 descriptors of 8 MB each: their logarithm has a mean that differs from bin to bin in its last digit."""
+    rng = np.random.default_rng(1)
+    count = rng.integers(1, 9, 120)
+    series = np.array([np.full(n, np.log(100 / 8e6)).sum() / n for n in count])
+    assert np.ptp(series) > 0
+    assert changepoint._cusum(series) is None
+    assert changepoint._cusum(series + np.where(np.arange(120) < 60, 0, 1e-6)) is not None
 
 
 def test_kolmogorov_tail() -> None:

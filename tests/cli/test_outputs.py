@@ -1,5 +1,6 @@
 """What becomes of a command whose outputs are full, closed or left by their reader, and of Ctrl-C."""
 
+import contextlib
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 from kvdiag.cli import main
 from kvdiag.cli._files import write_parts, write_whole
 from kvdiag.cli.preflight import PreflightFormat
+from kvdiag.cli.probe._progress import progress
 from kvdiag.cli.probe._stop import stoppable
 from kvdiag.errors import StoppedError, UndeterminedError
 from kvdiag.model.trace import Trace
@@ -71,6 +73,19 @@ def test_the_first_signal_stops_a_measurement_and_the_second_ends_all(number: si
     assert met == [128 + number, 0]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_that_something_swallowed_is_heeded_at_the_next_step() -> None:
+    """As an import does that goes on whatever it met."""
+    with stoppable():
+        line = progress()
+        line("working")
+        with contextlib.suppress(Exception):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StoppedError, match="ended by SIGTERM"):
+            line("working")
+    with stoppable():
+        line("the next probe")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -275,3 +290,9 @@ def test_a_configuration_of_the_environment_is_named_by_its_variable(
     assert "KVDIAG_PREFLIGHT_CONFIG /nope.toml: No such file" in capsys.readouterr().err
     assert main(["preflight", "--config", "/none.toml"]) == 64
     assert "--config /none.toml: No such file" in capsys.readouterr().err
+
+
+def test_two_outputs_never_share_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "x")
+    assert main(["probe", "bandwidth", "127.0.0.1:1", "--transport", "tcp", "--out", path, "--samples", path]) == 64
+    assert f"--samples {path}: that is --out too; give a file of its own" in capsys.readouterr().err

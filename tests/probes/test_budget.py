@@ -1,3 +1,6 @@
+import pytest
+
+from kvdiag.errors import UsageError
 from kvdiag_probes.budget import Budget, current
 
 
@@ -34,6 +37,19 @@ def test_a_quiet_time_is_made_up_for_by_one_second_at_most() -> None:
     now[0] = 3600.0
     budget.spend(1500)
     assert slept == [0.5]
+
+
+def test_a_long_rest_keeps_what_would_be_freed_as_idle() -> None:
+    now, slept, kept = [0.0], list[float](), list[int]()
+    Budget(1000.0, clock=lambda: now[0], sleep=slept.append).spend(2500, lambda: kept.append(len(slept)))
+    assert (slept, kept) == ([1.0, 1.0, 0.5], [1, 2])
+
+
+def test_a_rest_that_nobody_would_sit_out_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"--budget: 1 B/s would have 65536 bytes, .* 65536 s of rest: give 1092B/s or more"
+    ):
+        Budget(1.0, clock=lambda: 0.0, sleep=lambda _: exit("slept")).spend(1 << 16)
 
 
 def test_a_budget_is_in_force_in_its_block_only() -> None:

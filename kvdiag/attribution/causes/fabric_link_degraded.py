@@ -41,7 +41,8 @@ def dose(frame: Frame) -> Dose | Missing:
         slow, lines, reason, sharp = _observed(frame)
         strength = SHAPE if any(frame.rates(metric) for metric in LOSS) else UNCLEAR
         if reason and not frame.rates("nic.link_gbps"):
-            return Missing(f"nic.link_gbps was not recorded, and {reason}")
+            unseen = "nic.link_gbps was not recorded"
+            return Missing(reason if reason == unseen else f"{unseen}, and {reason}")
     return Dose(
         columns=by_wire_time(frame, size, slow),
         ceilings=(MOST_COEFFICIENT, MOST_COEFFICIENT),

@@ -50,6 +50,12 @@ def check(flags: dict[str, Any]) -> None:
     from kvdiag.cli.probe._options import TOLERANCE
     from kvdiag.errors import UsageError
 
+    places: dict[Path, str] = {}
+    for name in ("out", "samples", "trace"):
+        if flags.get(name) is not None and (flags[name].is_file() or not flags[name].exists()):
+            other = places.setdefault(flags[name].resolve(), f"--{name}")
+            if other != f"--{name}":
+                raise UsageError(f"--{name} {flags[name]}: that is {other} too; give a file of its own")
     if flags.get("min_bandwidth"):
         parse_rate(flags["min_bandwidth"], "--min-bandwidth", 1.0)
     if flags["baseline"] is None and flags["tolerance"] != TOLERANCE:

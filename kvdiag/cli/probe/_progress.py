@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kvdiag.cli._output import harmless, stderr
+from kvdiag.cli.probe._stop import insist
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +32,7 @@ class Line:
         self._shown = False
 
     def __call__(self, text: str) -> None:
+        insist()
         now_s = time.monotonic()
         if now_s < self._next_s:
             return

@@ -5,6 +5,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvdiag.errors import StoppedError
+
+_told: "list[StoppedError]" = []
+
+
+def insist() -> None:
+    """Raise what a signal raised before, where something swallowed it: an import that tries, a finalizer."""
+    if _told:
+        raise _told.pop()
 
 
 @contextmanager
@@ -22,7 +34,8 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  (as signal handlers are called)
         restore()
         name = signal.Signals(number).name
-        raise StoppedError("interrupted" if number == signal.SIGINT else f"ended by {name}", number)
+        _told.append(StoppedError("interrupted" if number == signal.SIGINT else f"ended by {name}", number))
+        raise _told[0]
 
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
@@ -31,4 +44,5 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, stop)
         yield
     finally:
+        _told.clear()
         restore()
