@@ -54,7 +54,8 @@ class Budget:
             least = moved_bytes / _LONGEST_REST_S
             raise UsageError(
                 f"--budget: {self._rate:.0f} B/s would have {moved_bytes} bytes, the least that this probe moves at a "
-                f"time, followed by {ahead_s:.0f} s of rest: give {least:.0f}B/s or more, or smaller --size or --queue-depth"
+                f"time, followed by {ahead_s:.0f} s of rest: give {least:.0f}B/s or more, or smaller --size or "
+                "--queue-depth"
             )
         while ahead_s > 0:
             self._sleep(min(ahead_s, _SLICE_S))
