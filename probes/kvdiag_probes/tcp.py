@@ -36,7 +36,7 @@ _IOV_LIMIT = 512
 class TcpTarget:
     """A threaded server that exposes one buffer to WRITE and READ of whoever presents `key` (at most KEY_BYTES).
 
-    `idle_timeout_s` bounds every wait for a peer; a connection that sends nothing for that long is closed.
+    `idle_timeout_s` bounds every wait for a peer within its greeting and a request; between requests it may rest.
     """
 
     def __init__(
@@ -126,7 +126,10 @@ class TcpTarget:
 
     def _serve_one(self, connection: socket.socket) -> bool:
         try:
+            # Between requests a peer may rest for as long as whoever made this target lets it: `close` cuts it off.
+            connection.settimeout(None)
             op, count = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            connection.settimeout(self._idle_timeout_s)
         except EOFError:
             return False
         if op not in (_WRITE, _READ) or not 0 < count <= MAX_BLOCKS:

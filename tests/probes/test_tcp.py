@@ -1,5 +1,6 @@
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -110,3 +111,14 @@ def test_a_connection_that_sends_nothing_is_cut(exposed: bytearray) -> None:
         socket.create_connection((target.host, target.port), timeout=5) as idle,
     ):
         assert idle.recv(1) == b""
+
+
+def test_a_peer_may_rest_between_two_requests(exposed: bytearray) -> None:
+    """As a probe does that keeps to a budget."""
+    with TcpTarget(exposed, "127.0.0.1", key=b"secret", idle_timeout_s=0.1) as target:
+        initiator = TcpInitiator.connect(target.host, target.port, 5.0, key=b"secret")
+        for _ in range(2):
+            initiator.write([(0, 0, 64)], memoryview(b"x" * 64))
+            time.sleep(0.3)
+        initiator.close()
+    assert exposed[:64] == b"x" * 64
