@@ -85,6 +85,6 @@ def agent(
         )
     sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
             signal.signal(number, lambda *_: server.stop())
     server.serve()

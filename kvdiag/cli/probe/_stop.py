@@ -38,7 +38,10 @@ def stoppable() -> Iterator[None]:
         raise _told[0]
 
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
+    # nohup's wish is kept; Ctrl-C is sent on purpose, even to what a shell started in the background.
+    before = {
+        number: handler for number, handler in found.items() if number != signal.SIGHUP or handler is not signal.SIG_IGN
+    }
     try:
         for number in before:
             signal.signal(number, stop)
