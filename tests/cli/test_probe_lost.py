@@ -80,7 +80,7 @@ def test_a_kv_probe_keeps_its_rounds_and_no_baseline_counts_them(
 ) -> None:
     spent: list[int] = []
 
-    def spend(_: Budget, moved_bytes: int) -> None:
+    def spend(_: Budget, moved_bytes: int, keep: object = None) -> None:
         spent.append(moved_bytes)
         if len(spent) == 12:  # one round that is not counted, one that is, half of the next: eight transfers each
             agent.kill()
