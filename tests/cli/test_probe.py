@@ -1,6 +1,5 @@
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,18 +17,8 @@ from kvdiag.report.json import published_schema
 from kvdiag_probes import compare, session
 from kvdiag_probes.measure import Amount, Runner
 from kvdiag_probes.session import ProbeOptions, ProbeResult, run_probe
-from tests.probes.agents import serving
 
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
-
-
-@pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def probe(*arguments: str) -> int:

@@ -17,19 +17,9 @@ from kvdiag_probes.control.address import Address
 from kvdiag_probes.control.credential import Credential
 from kvdiag_probes.control.messages import OpenAnswer
 from kvdiag_probes.datapath import Transport
-from tests.probes.agents import serving
 from tests.probes.test_stages import ADDRESS, CHOICE
 
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
-
-
-@pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def test_the_steps_add_up_to_the_total(peer: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,11 @@ from kvdiag.cli import main
 from kvdiag.cli.probe._finish import parse_rate
 from kvdiag.errors import UndeterminedError, UsageError
 from kvdiag.report.json import published_schema
-from tests.probes.agents import serving
 
 TCP = ("--methods", "tcp-write,tcp-read", "--size", "64KiB", "--iterations", "16")
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
-
-
-@pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def test_tcp_alone_gives_ratios_with_intervals_and_a_proof_for_each(

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,21 +6,12 @@ from jsonschema import validate
 
 from kvdiag.cli import main
 from kvdiag.report.json import published_schema
-from tests.probes.agents import serving
 from tests.sources.test_model_config import LATENT
 
 SMALL = ("--layers", "4", "--kv-heads", "2", "--head-size", "64", "--rounds", "5", "--repeats", "3")
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
-
-
-@pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def test_tcp_moves_every_layout_both_ways_with_unequal_parallelism(

@@ -12,20 +12,15 @@ from rich.console import Console
 
 from kvdiag.cli import main
 from kvdiag.cli.probe import _progress
-from tests.probes.agents import serving
 
 KV = ["--layers", "2", "--kv-heads", "1", "--head-size", "64", "--tokens", "16", "--rounds", "1", "--repeats", "1"]
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
+pytestmark = pytest.mark.usefixtures("token")
 
 
 @pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+def _every_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_progress, "_SHORTEST_S", 0.0)
 
 

@@ -1,29 +1,19 @@
 """`--trace` of the probes that need a peer, over TCP on loopback."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvdiag.cli import main
 from kvdiag_probes import tracing
-from tests.probes.agents import serving
 from tests.report.trace_format import events_of, tracks
 
 SMALL_KV = ("--layers", "2", "--kv-heads", "1", "--head-size", "64", "--tokens", "16", "--op", "write", "--rounds", "1")
 SMALL_COLD = ("--transport", "tcp", "--size", "4KiB", "--rounds", "1", "--steady", "1")
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[str]:
-    with serving() as server:
-        yield str(server.address)
-
-
-@pytest.fixture(autouse=True)
-def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVDIAG_TOKEN", "let-me-in")
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def test_a_bandwidth_probe_shows_stages_passes_and_overlapping_operations(peer: str, tmp_path: Path) -> None:
