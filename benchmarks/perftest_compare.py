@@ -5,7 +5,7 @@ complete them in chains of the same length (perftest's -l and -Q). READ latency 
 WRITE latency is the one-way time of a ping-pong over polled memory in both. The last rows are kvdiag alone, with and
 without recording each completion; benchmarks.post_cost adds what a posted request costs above the provider.
 
-    python -m benchmarks.perftest_compare [--rounds N] [--counted]
+    python -m benchmarks.perftest_compare [--rounds N] [--counted] [--rows TEXT]
 
 Run as root from the repository. It boots the lab's two machines; their rates are those of an emulated CPU and swing
 with the host's load, so the ratios are what counts. With --counted it boots one machine with both devices, whose clock
@@ -57,6 +57,11 @@ class Row:
     size: int
     reference: list[float] = field(default_factory=list)
     kvdiag: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Operation, kind and size, as the table shows them."""
+        return f"{self.operation} {self.kind} {format_size(self.size)}"
 
     @property
     def target(self) -> float:
@@ -208,8 +213,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each program runs each row")
     parser.add_argument("--counted", action="store_true", help="one machine whose clock counts instructions")
+    parser.add_argument(
+        "--rows", default="", help="only those whose name in the table, `read latency 4KiB`, contains this"
+    )
     given = parser.parse_args()
-    rows = all_rows(ping_pong=not given.counted)
+    rows = [row for row in all_rows(ping_pong=not given.counted) if given.rows in row.name]
+    if not rows:
+        parser.error(f"--rows {given.rows!r}: no row's name contains it")
     boot = partial(topology.node, counted=True) if given.counted else topology.pair
     bed = "one machine, counted instructions" if given.counted else "two machines"
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, soft-RoCE, {bed}, {given.rounds} rounds by turns", flush=True)
